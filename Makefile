@@ -1,0 +1,61 @@
+# Every target sets up .venv by itself when it is missing or pyproject.toml changed.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+CHECKPOINT ?= .demo/tiny
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: help venv demo serve check test test-slow clean
+
+help:
+	@printf '%s\n' \
+	  'make demo       ask questions about the sample pictures through a real server' \
+	  'make serve      serve a checkpoint (CHECKPOINT=folder, default .demo/tiny)' \
+	  'make check      ruff, mypy, import contracts' \
+	  'make test       check, then every test that is not slow' \
+	  'make test-slow  the slow tests' \
+	  'make venv       only set up .venv (PYTHON=python3.11 chooses the interpreter)' \
+	  'make clean      remove caches, build output and the demo checkpoint; keeps .venv'
+
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	if command -v uv >/dev/null; then \
+	  [ -x $(BIN)/python ] || uv venv --python '>=3.11' .venv; \
+	  uv pip install --python $(BIN)/python -e '.[dev]'; \
+	else \
+	  [ -x $(BIN)/python ] || $(PYTHON) -m venv .venv; \
+	  $(BIN)/python -m pip install --quiet -e '.[dev]'; \
+	fi
+	touch $@
+
+.demo/tiny/config.json: $(wildcard serve_apps/checkpoint/*.py serve_apps/checkpoint/*.jinja) | $(INSTALLED)
+	$(BIN)/mmserve make-checkpoint .demo/tiny --size tiny
+
+demo: $(INSTALLED) .demo/tiny/config.json
+	$(BIN)/python samples/demo.py --checkpoint .demo/tiny
+
+serve: $(INSTALLED) $(CHECKPOINT)/config.json
+	$(BIN)/mmserve serve --checkpoint $(CHECKPOINT)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -m 'not slow'
+
+# pytest exits with 5 when no test is marked slow, which is no failure.
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
+
+clean:
+	rm -rf .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
