@@ -1,0 +1,112 @@
+"""The decoder: embedding, hybrid layers, final norm and head, and the multi-token-prediction layers' weights."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.attention import create_attention
+from kernels.attention.base import AttentionOps
+from kernels.experts import create_experts
+from kernels.experts.base import ExpertsOp
+from llm_core.config import DecoderConfig, LayerKind
+from llm_core.model.attention import Attention
+from llm_core.model.batch import ForwardBatch, KVCaches
+from llm_core.model.layers import DenseMLP, MoeMLP, RMSNorm, linear, rope_tables
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm attention and feed-forward on the residual stream."""
+
+    def __init__(
+        self, config: DecoderConfig, index: int, cache_index: int, ops: AttentionOps, experts: ExpertsOp
+    ) -> None:
+        super().__init__()
+        spec = config.layers[index]
+        self.kind: LayerKind = spec.kind
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.self_attn = Attention(config, spec.kind, cache_index, ops)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp: nn.Module = (
+            MoeMLP(config, experts)
+            if spec.is_moe
+            else DenseMLP(config.hidden_size, config.dense_intermediate_size)
+        )
+
+    def forward(
+        self, x_TH: Tensor, batch: ForwardBatch, caches: KVCaches, rope: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        x_TH = x_TH + self.self_attn(self.input_layernorm(x_TH), batch, caches, rope)
+        out: Tensor = x_TH + self.mlp(self.post_attention_layernorm(x_TH))
+        return out
+
+
+class MtpLayer(nn.Module):
+    """Weights of one multi-token-prediction layer: sliding-window geometry and a dense feed-forward."""
+
+    def __init__(self, config: DecoderConfig, cache_index: int, ops: AttentionOps) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.norm_eps
+        self.enorm = RMSNorm(size, eps)
+        self.hnorm = RMSNorm(size, eps)
+        self.eh_proj = linear(2 * size, size)
+        self.input_layernorm = RMSNorm(size, eps)
+        self.self_attn = Attention(config, "swa", cache_index, ops)
+        self.pre_mlp_layernorm = RMSNorm(size, eps)
+        self.mlp = DenseMLP(size, config.dense_intermediate_size)
+        self.final_layernorm = RMSNorm(size, eps)
+
+
+class HybridDecoder(nn.Module):
+    """A decoder of `config`'s shape. Built on the meta device by the loader, which then fills it.
+
+    Args:
+        backend: of the attention and experts ops ("reference" or "cpu").
+        with_mtp: also hold the multi-token-prediction layers.
+    """
+
+    def __init__(self, config: DecoderConfig, *, backend: str, with_mtp: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        ops, experts = create_attention(backend), create_experts(backend)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens.weight.requires_grad_(False)
+        seen: dict[LayerKind, int] = {"full": 0, "swa": 0}
+        layers = []
+        for index, spec in enumerate(config.layers):
+            layers.append(DecoderLayer(config, index, seen[spec.kind], ops, experts))
+            seen[spec.kind] += 1
+        self.layers = nn.ModuleList(layers)
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.lm_head = None if config.tie_embeddings else linear(config.hidden_size, config.vocab_size)
+        num_mtp = config.num_mtp_layers if with_mtp else 0
+        self.mtp = nn.ModuleList(MtpLayer(config, seen["swa"] + k, ops) for k in range(num_mtp))
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[T, hidden] of [T] ids."""
+        return F.embedding(token_ids, self.embed_tokens.weight)
+
+    def forward(self, x_TH: Tensor, batch: ForwardBatch, caches: KVCaches) -> Tensor:
+        """Hidden states [T, hidden] after the final norm, from embeddings [T, hidden]."""
+        tables = {
+            kind: rope_tables(batch.positions, self.config.attention(kind), x_TH.dtype)
+            for kind in batch.slots
+        }
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            x_TH = layer(x_TH, batch, caches, tables[layer.kind])
+        out: Tensor = self.norm(x_TH)
+        return out
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """[N, vocab] float32."""
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden_NH, head).float()
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed_tokens.weight.dtype
