@@ -1,0 +1,100 @@
+"""What the chat service needs from others, as protocols: Ray handles, in-process objects and fakes all fit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llm_core.core import GenerateRequest, OutputDelta
+from serve_apps.chat.events import TokenText
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What the engine says about the model it has loaded. `max_context` counts prompt and answer tokens."""
+
+    max_context: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedItem:
+    """Encoded media.
+
+    Attributes:
+        embeddings: a tensor [num_tokens, hidden] or a reference to one; only `Backend.generate` looks inside.
+        timings: the encoder's stages, names such as `decode_ms` to milliseconds.
+    """
+
+    embeddings: Any = field(repr=False, compare=False)
+    num_tokens: int
+    modality: str
+    content_key: str
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedMedia:
+    """Prompt positions [start, start + length) that belong to media item `media_index`."""
+
+    start: int
+    length: int
+    media_index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalPrompt:
+    """The token ids of a prompt with its placeholders expanded, and where each media item sits in them."""
+
+    token_ids: tuple[int, ...] = field(repr=False)
+    spans: tuple[PlacedMedia, ...] = ()
+
+
+class Prompter(Protocol):
+    """The chat template. Both methods may take long and are called on a thread."""
+
+    def render(self, messages: list[dict[str, Any]]) -> Any:
+        """A prompt with one open slot per media part. Raises ValueError for what it cannot render."""
+        ...
+
+    def expand(self, prompt: Any, media: Sequence[EncodedItem]) -> FinalPrompt:
+        """Fill the slots; media are in order of appearance."""
+        ...
+
+
+class Media(Protocol):
+    """Bytes fetched from a URL."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+class Fetcher(Protocol):
+    """Gets media bytes under the server's limits; raises mm_pipeline's MediaError."""
+
+    async def fetch(self, url: str) -> Media: ...
+
+
+class Backend(Protocol):
+    """Encoder and decoder, wherever they run. Raises ApiError, MediaError, RequestError or EngineError."""
+
+    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+        """Encode one media item. Cancelling the call drops the item if it has not begun."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
+        """Batches of deltas: an empty one when the engine has taken the request, then those that piled up.
+
+        Closing or cancelling the generator aborts the request in the engine.
+        """
+        ...
+
+    async def model_info(self) -> ModelInfo:
+        """What is loaded; waits until it is."""
+        ...
+
+
+class TokenTexts(Protocol):
+    """Token ids to text, for log-probabilities."""
+
+    def token(self, token_id: int) -> TokenText: ...

@@ -1,0 +1,33 @@
+"""The one place that turns errors of mm_pipeline and llm_core into OpenAI errors."""
+
+from __future__ import annotations
+
+import logging
+
+from llm_core.errors import ContextTooLongError, EngineDeadError, EngineOverloadedError, RequestError
+from mm_pipeline.errors import MediaError
+from serve_apps.api.errors import ApiError, bad_request, internal_error, overloaded, unavailable
+
+_log = logging.getLogger(__name__)
+
+
+def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
+    """The error a client sees. `param` names the part of the request that was being worked on."""
+    if isinstance(error, ApiError):
+        if error.param is None and error.status < 500:
+            error.param = param
+        return error
+    if isinstance(error, MediaError):
+        return ApiError(error.status, error.message, code=error.code, param=param or error.param)
+    if isinstance(error, ContextTooLongError):
+        return bad_request(str(error), param=error.param or param, code="context_length_exceeded")
+    if isinstance(error, RequestError):
+        return bad_request(str(error), param=error.param or param, code="invalid_value")
+    if isinstance(error, EngineOverloadedError):
+        return overloaded(
+            "The engine's queue is full. Send the request again later.", retry_after_s=error.retry_after_s
+        )
+    if isinstance(error, EngineDeadError):
+        return unavailable("The engine has stopped and is being restarted. Send the request again later.")
+    _log.error("unexpected error while answering a request", exc_info=error)
+    return internal_error()

@@ -1,0 +1,331 @@
+"""ChatService: validate -> render -> fetch -> encode -> expand -> generate, as one stream of events.
+
+Knows the order of the stages, their limits and their clocks. Does not know HTTP, Ray, templates or tensors:
+they come in through the protocols of `serve_apps.chat.base`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from llm_core.core import EmbedSpan, GenerateRequest, OutputDelta, SamplingParams, TokenLogprob
+from serve_apps.api.errors import ApiError, bad_request, overloaded, too_large, unavailable
+from serve_apps.api.schemas import ChatCompletionRequest, TextPart
+from serve_apps.api.validation import image_parts, text_chars
+from serve_apps.chat.base import Backend, EncodedItem, Fetcher, Media, ModelInfo, Prompter, TokenTexts
+from serve_apps.chat.errors import to_api_error
+from serve_apps.chat.events import Accepted, ChatEvent, Delta, Finished, LogprobEntry, Usage
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatLimits:
+    """Bounds on what one process of the service takes on.
+
+    Attributes:
+        max_requests: requests worked on at once; one more is refused with 503.
+        max_text_chars: characters of text in all messages of a request.
+        max_media_items: media parts of a request.
+        max_media_bytes: bytes of all media of a request together.
+        max_fetches: downloads at once, over all requests.
+        default_max_tokens: length of an answer when the request does not say.
+    """
+
+    max_requests: int = 256
+    max_text_chars: int = 4_000_000
+    max_media_items: int = 64
+    max_media_bytes: int = 256 * 2**20
+    max_fetches: int = 32
+    default_max_tokens: int = 1024
+
+
+class ChatService:
+    """Answers chat completion requests. One per process; all methods run on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        prompter: Prompter,
+        fetcher: Fetcher,
+        backend: Backend,
+        token_texts: TokenTexts,
+        limits: ChatLimits,
+    ) -> None:
+        self.model_name = model_name
+        self._prompter = prompter
+        self._fetcher = fetcher
+        self._backend = backend
+        self._token_texts = token_texts
+        self._limits = limits
+        self._num_active = 0
+        self._fetch_slots = asyncio.Semaphore(limits.max_fetches)
+        self._model_info: ModelInfo | None = None
+
+    @property
+    def num_active(self) -> int:
+        """Requests being worked on."""
+        return self._num_active
+
+    async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatEvent, None]:
+        """The events of one answer: Accepted, any number of Delta, Finished.
+
+        Raises ApiError, before Accepted for everything that can be known by then. Closing the generator, or
+        cancelling the task that reads it, cancels all work of the request down to the engine.
+        """
+        if self._num_active >= self._limits.max_requests:
+            raise overloaded(
+                f"The server is at work on {self._num_active} requests, as many as it takes at once. "
+                "Send the request again later."
+            )
+        self._num_active += 1
+        try:
+            events = self._answer(request)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except ApiError:
+            raise
+        except Exception as error:
+            raise to_api_error(error) from error
+        finally:
+            self._num_active -= 1
+
+    async def _answer(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatEvent, None]:
+        clock = _Clock()
+        self._check(request)
+        prompt = await asyncio.to_thread(self._render, request)
+        clock.lap("render_ms")
+        media = await self._fetch_all(request)
+        clock.lap("fetch_ms")
+        encoded = await self._encode_all(request, media)
+        # The bytes are not needed while the answer is generated, which may take minutes.
+        del media
+        clock.lap("encode_ms")
+        final = await asyncio.to_thread(self._prompter.expand, prompt, encoded)
+        clock.lap("expand_ms")
+        generate = GenerateRequest(
+            request_id=uuid4().hex,
+            token_ids=final.token_ids,
+            spans=tuple(
+                EmbedSpan(
+                    start=span.start,
+                    length=span.length,
+                    content_key=encoded[span.media_index].content_key,
+                    embeddings=encoded[span.media_index].embeddings,
+                )
+                for span in final.spans
+            ),
+            sampling=await self._sampling(request, len(final.token_ids)),
+        )
+        clock.add_stages(encoded)
+        batches = self._backend.generate(generate)
+        async with aclosing(batches):
+            async for batch in batches:
+                if not batch:
+                    yield Accepted()
+                    continue
+                clock.first_token()
+                last = batch[-1]
+                if last.finish_reason in ("abort", "error"):
+                    raise _generation_error(last)
+                yield self._delta(batch)
+                if last.finish_reason == "stop" or last.finish_reason == "length":
+                    yield Finished(
+                        finish_reason=last.finish_reason,
+                        usage=_usage(last, encoded),
+                        timings=clock.timings(last),
+                    )
+                    return
+        raise unavailable("The answer was cut short. Send the request again.")
+
+    def _check(self, request: ChatCompletionRequest) -> None:
+        if request.model != self.model_name:
+            raise ApiError(
+                404,
+                f"The model '{request.model}' does not exist here. This server has '{self.model_name}'.",
+                code="model_not_found",
+                param="model",
+            )
+        if not any(message.role == "user" for message in request.messages):
+            raise bad_request(
+                "There is no message with the role 'user'. Add one that holds the question.", "messages"
+            )
+        num_chars = text_chars(request)
+        if num_chars > self._limits.max_text_chars:
+            raise too_large(
+                f"The messages have {num_chars} characters of text; at most {self._limits.max_text_chars} "
+                "are allowed. Shorten them.",
+                "messages",
+            )
+        num_items = len(image_parts(request))
+        if num_items > self._limits.max_media_items:
+            raise too_large(
+                f"The messages have {num_items} media parts; at most {self._limits.max_media_items} are "
+                "allowed. Send fewer.",
+                "messages",
+            )
+
+    def _render(self, request: ChatCompletionRequest) -> Any:
+        try:
+            return self._prompter.render(template_messages(request))
+        except ValueError as error:
+            raise bad_request(
+                f"The conversation does not fit the chat template: {error}", "messages"
+            ) from None
+
+    async def _fetch_all(self, request: ChatCompletionRequest) -> list[Media]:
+        total = 0
+
+        async def fetch(param: str, url: str) -> Media:
+            nonlocal total
+            try:
+                async with self._fetch_slots:
+                    media = await self._fetcher.fetch(url)
+            except Exception as error:
+                raise to_api_error(error, param=param) from error
+            total += len(media.data)
+            if total > self._limits.max_media_bytes:
+                raise too_large(
+                    f"The media of this request have more than {self._limits.max_media_bytes} bytes "
+                    "together, which is the limit. Send fewer or smaller ones.",
+                    param,
+                )
+            return media
+
+        return await _all_or_none([fetch(param, part.image_url.url) for param, part in image_parts(request)])
+
+    async def _encode_all(self, request: ChatCompletionRequest, media: Sequence[Media]) -> list[EncodedItem]:
+        async def encode(param: str, item: Media) -> EncodedItem:
+            try:
+                return await self._backend.encode(item.data, "image")
+            except Exception as error:
+                raise to_api_error(error, param=param) from error
+
+        params = [param for param, _ in image_parts(request)]
+        return await _all_or_none([encode(param, item) for param, item in zip(params, media, strict=True)])
+
+    async def _sampling(self, request: ChatCompletionRequest, num_prompt_tokens: int) -> SamplingParams:
+        max_tokens = request.token_limit
+        if max_tokens is None:
+            if self._model_info is None:
+                self._model_info = await self._backend.model_info()
+            room = self._model_info.max_context - num_prompt_tokens
+            # A prompt that fills the context is refused by the engine, whose message has the numbers.
+            max_tokens = max(1, min(self._limits.default_max_tokens, room))
+        return SamplingParams(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=max(0, request.top_k),
+            min_p=request.min_p,
+            repetition_penalty=request.repetition_penalty,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            seed=request.seed,
+            max_tokens=max_tokens,
+            stop=tuple(request.stop),
+            stop_token_ids=tuple(request.stop_token_ids),
+            ignore_eos=request.ignore_eos,
+            num_logprobs=request.top_logprobs if request.logprobs else None,
+        )
+
+    def _delta(self, batch: Sequence[OutputDelta]) -> Delta:
+        return Delta(
+            text="".join(delta.text for delta in batch),
+            logprobs=tuple(self._logprob(entry) for delta in batch for entry in delta.logprobs),
+        )
+
+    def _logprob(self, entry: TokenLogprob) -> LogprobEntry:
+        token = self._token_texts.token
+        return LogprobEntry(
+            token=token(entry.token_id),
+            logprob=entry.logprob,
+            top=tuple((token(token_id), logprob) for token_id, logprob in entry.top),
+        )
+
+
+def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
+    """Messages as the chat template sees them: `developer` is `system`, media parts carry no bytes."""
+    messages: list[dict[str, Any]] = []
+    for message in request.messages:
+        role = "system" if message.role == "developer" else message.role
+        content: str | list[dict[str, str]]
+        if isinstance(message.content, str):
+            content = message.content
+        else:
+            content = [
+                {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+                for part in message.content
+            ]
+        messages.append({"role": role, "content": content})
+    return messages
+
+
+def _generation_error(delta: OutputDelta) -> ApiError:
+    if delta.finish_reason == "abort":
+        return unavailable("The server stopped this answer before its end. Send the request again.")
+    message = delta.error or "The engine failed while it generated this answer."
+    return ApiError(500, message, code="generation_failed")
+
+
+def _usage(last: OutputDelta, encoded: Sequence[EncodedItem]) -> Usage:
+    return Usage(
+        prompt_tokens=last.num_prompt_tokens,
+        completion_tokens=last.num_output_tokens,
+        cached_tokens=last.num_cached_tokens,
+        image_tokens=sum(item.num_tokens for item in encoded if item.modality == "image"),
+    )
+
+
+async def _all_or_none(jobs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Run all jobs at once; the first to fail cancels the others, and its error is raised."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Clock:
+    """Milliseconds per stage of one request."""
+
+    def __init__(self) -> None:
+        self._start = self._lap = time.perf_counter()
+        self._first_token: float | None = None
+        self._timings: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._timings[name] = (now - self._lap) * 1e3
+        self._lap = now
+
+    def add_stages(self, encoded: Sequence[EncodedItem]) -> None:
+        """The encoder's own stages, summed over the items; they overlap and lie within encode_ms."""
+        for item in encoded:
+            for name, value in item.timings.items():
+                key = f"encoder_{name}"
+                self._timings[key] = self._timings.get(key, 0.0) + value
+
+    def first_token(self) -> None:
+        if self._first_token is None:
+            self._first_token = time.perf_counter()
+
+    def timings(self, last: OutputDelta) -> dict[str, float]:
+        now = time.perf_counter()
+        first = now if self._first_token is None else self._first_token
+        return self._timings | {
+            "queue_ms": last.queue_ms,
+            "prefill_ms": last.prefill_ms,
+            "decode_ms": (now - first) * 1e3,
+            "ttft_ms": (first - self._start) * 1e3,
+            "total_ms": (now - self._start) * 1e3,
+        }

@@ -1,0 +1,1 @@
+"""The Ray Serve deployments: ingress, image encoder, decoder engine. Import the modules directly."""
