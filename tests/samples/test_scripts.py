@@ -1,0 +1,35 @@
+"""The five example scripts: short, documented, and they start."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [
+    "ask_picture.py",
+    "ask_with_plain_http.py",
+    "batch_folder.py",
+    "compare_two_pictures.py",
+    "describe_local.py",
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_at_most_50_lines_and_says_how_to_run_it(name: str) -> None:
+    source = (ROOT / "samples" / name).read_text()
+    assert len(source.splitlines()) <= 50
+    assert f"python samples/{name}" in (ast.get_docstring(ast.parse(source)) or "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_starts(name: str) -> None:
+    result = subprocess.run(
+        [sys.executable, f"samples/{name}", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "usage:" in result.stdout
