@@ -54,7 +54,8 @@ class AttentionOp(Protocol):
 
         Args:
             q_THK: [T, H, K], sequences one after the other.
-            k_cache_NPGK: [N, P, G, K], any strides.
+            k_cache_NPGK: [N, P, G, K], any strides. Tokens of a listed page that were never written may hold
+                any finite value.
             v_cache_NPGV: [N, P, G, V], any strides.
             scale: factor on the scores.
             sinks_H: [H] or None.

@@ -210,7 +210,8 @@ def _decode_groups(layout: AttentionLayout, page_size: int, window_keys: int | N
         rows = None if members == list(range(len(pages))) else torch.tensor(members)
         index = None
         if len(members) > 1:
-            flat = [page for b in members for page in pages[b] + [0] * (most - len(pages[b]))]
+            # Padding repeats a page of the same sequence: what it holds is finite, and weighed with zero.
+            flat = [page for b in members for page in pages[b] + pages[b][-1:] * (most - len(pages[b]))]
             index = torch.tensor(flat, device=layout.page_table.device)
         groups.append(
             _DecodeGroup(
@@ -227,7 +228,7 @@ def _decode_groups(layout: AttentionLayout, page_size: int, window_keys: int | N
 
 def _gather_group(cache_GNPD: Tensor, group: _DecodeGroup) -> Tensor:
     """[B, G, last - first, D] of a group's sequences."""
-    num_kv_heads, _, page_size, width = cache_GNPD.shape
+    num_kv_heads, width = cache_GNPD.shape[0], cache_GNPD.shape[-1]
     if group.index is None:
         return _gather(cache_GNPD, group.pages[0])[:, group.first : group.last].unsqueeze(0)
     gathered = cache_GNPD.index_select(1, group.index)
@@ -268,9 +269,6 @@ def decode(
         if group.hidden_B11S is not None:
             scores[..., :num_keys].masked_fill_(group.hidden_B11S, float("-inf"))
         probs = _softmax_with_sink(scores, sink, v_BGSV.dtype)
-        # Padding keys have weight 0, but pages that nobody has written may hold anything: 0 * NaN is NaN.
-        if batch > 1 and group.hidden_B11S is not None:
-            v_BGSV = v_BGSV.masked_fill(group.hidden_B11S.transpose(2, 3), 0)
         out = (probs @ v_BGSV).view(batch, num_heads, v_width)
         if group.rows is None:
             out_THV = out

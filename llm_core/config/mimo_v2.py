@@ -21,7 +21,9 @@ class _Fields:
     def need(self, key: str) -> Any:
         value = self.raw.get(key)
         if value is None:
-            raise CheckpointError(f"config.json has no {key!r}, which a {self.raw.get('model_type')} model needs")
+            raise CheckpointError(
+                f"config.json has no {key!r}, which a {self.raw.get('model_type')} model needs"
+            )
         return value
 
     def get(self, key: str, default: Any) -> Any:
@@ -31,10 +33,14 @@ class _Fields:
     def must_be(self, key: str, allowed: Sequence[Any]) -> None:
         value = self.raw.get(key, allowed[0])
         if value not in allowed:
-            raise CheckpointError(f"config.json has {key} = {value!r}; supported: {', '.join(map(repr, allowed))}")
+            raise CheckpointError(
+                f"config.json has {key} = {value!r}; supported: {', '.join(map(repr, allowed))}"
+            )
 
 
-def _pattern(fields: _Fields, key: str, fallback_key: str, names: Mapping[str, int], num_layers: int) -> list[int]:
+def _pattern(
+    fields: _Fields, key: str, fallback_key: str, names: Mapping[str, int], num_layers: int
+) -> list[int]:
     values = fields.raw.get(key)
     if values is None and fields.raw.get(fallback_key) is not None:
         values = [names[name] for name in fields.raw[fallback_key]]
@@ -93,7 +99,11 @@ def read(raw: Mapping[str, Any]) -> DecoderConfig:
     fields.must_be("n_shared_experts", [None, 0])
     num_layers = int(fields.need("num_hidden_layers"))
     kinds = _pattern(
-        fields, "hybrid_layer_pattern", "layer_types", {"full_attention": 0, "sliding_attention": 1}, num_layers
+        fields,
+        "hybrid_layer_pattern",
+        "layer_types",
+        {"full_attention": 0, "sliding_attention": 1},
+        num_layers,
     )
     moe = _pattern(fields, "moe_layer_freq", "mlp_layer_types", {"dense": 0, "sparse": 1}, num_layers)
 

@@ -1,0 +1,1 @@
+"""From logits to tokens, and from tokens to text with stop strings."""

@@ -53,7 +53,7 @@ class CheckpointFolder:
                 raise CheckpointError(f"{INDEX_NAME} names files that are not there: {', '.join(missing)}")
             return
         for path in sorted(folder.glob("*.safetensors")):
-            for name in self._open(path.name).keys():
+            for name in list(self._open(path.name).keys()):
                 if name in self._file_of:
                     raise CheckpointError(f"tensor {name} is in {self._file_of[name]} and in {path.name}")
                 self._file_of[name] = path.name

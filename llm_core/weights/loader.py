@@ -91,7 +91,7 @@ def load_decoder(
         setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(empty, requires_grad=False))
     parameters = dict(model.named_parameters())
     for name, place in plan.items():
-        target = parameters[place.target]
+        target: Tensor = parameters[place.target]
         if place.expert is not None:
             target = target[place.expert]
         target[place.row : place.row + place.shape[0]].copy_(_read(config, source, names, name, place))
@@ -103,7 +103,9 @@ def _read(
 ) -> Tensor:
     tensor = source.get_tensor(name)
     if tuple(tensor.shape) != place.shape:
-        raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}; the config asks for {place.shape}")
+        raise CheckpointError(
+            f"tensor {name} has shape {tuple(tensor.shape)}; the config asks for {place.shape}"
+        )
     if tensor.dtype == torch.float8_e4m3fn:
         scale = name + SCALE_SUFFIX
         if scale not in names or config.fp8 is None:

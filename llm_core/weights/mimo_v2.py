@@ -95,9 +95,7 @@ def _attention(
         for name, count in rows.items():
             yield (
                 f"{hub}{name}_proj.weight",
-                Placement(
-                    target=own + "qkv_proj.weight", shape=(count, size), row=row, is_quantizable=True
-                ),
+                Placement(target=own + "qkv_proj.weight", shape=(count, size), row=row, is_quantizable=True),
             )
             row += count
     out_shape = (size, spec.num_heads * spec.v_head_dim)
@@ -122,9 +120,7 @@ def _swiglu(hub: str, own: str, size: int, width: int, expert: int | None) -> It
         )
     yield (
         hub + "down_proj.weight",
-        Placement(
-            target=f"{own}down_proj{suffix}", shape=(size, width), expert=expert, is_quantizable=True
-        ),
+        Placement(target=f"{own}down_proj{suffix}", shape=(size, width), expert=expert, is_quantizable=True),
     )
 
 
@@ -139,9 +135,7 @@ def _moe(config: DecoderConfig, hub: str, own: str) -> Iterator[tuple[str, Place
     yield hub + "gate.weight", Placement(target=own + "gate.weight", shape=gate_shape, is_float32=True)
     yield (
         hub + "gate.e_score_correction_bias",
-        Placement(
-            target=own + "gate.e_score_correction_bias", shape=(moe.num_experts,), is_float32=True
-        ),
+        Placement(target=own + "gate.e_score_correction_bias", shape=(moe.num_experts,), is_float32=True),
     )
     for expert in range(moe.num_experts):
         yield from _swiglu(

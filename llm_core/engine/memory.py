@@ -1,0 +1,64 @@
+"""Divides the KV memory between the two pools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from llm_core.config import DecoderConfig
+from llm_core.engine.settings import EngineSettings
+from llm_core.kv.storage import page_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Pages of each pool, and the longest context they allow."""
+
+    num_full_pages: int
+    num_swa_pages: int
+    max_context: int
+
+
+def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dtype) -> MemoryPlan:
+    """SWA pages for every running sequence's bound, but at most half of the memory; full pages get the rest.
+
+    Neither pool gets more than `max_running` sequences of the longest context can use.
+
+    Raises:
+        ValueError: too little memory for one sequence's window.
+    """
+    size = settings.page_size
+    window = config.swa.window_keys or 1
+    context = min(config.max_context, settings.max_context or config.max_context)
+    pages_per_context = -(-context // size)
+    swa_per_sequence = min(-(-(window - 1 + settings.prefill_chunk_tokens) // size) + 1, pages_per_context)
+    # A model without layers of a kind still counts its pages, at no cost.
+    full_bytes = max(1, page_bytes(config, "full", size, dtype))
+    swa_bytes = max(1, page_bytes(config, "swa", size, dtype))
+    swa_share = settings.kv_memory_bytes // 2
+    num_swa = min(swa_per_sequence * settings.max_running, swa_share // swa_bytes)
+    num_full = min(
+        pages_per_context * settings.max_running,
+        (settings.kv_memory_bytes - num_swa * swa_bytes) // full_bytes,
+    )
+    if num_swa < swa_per_sequence or num_full < 1:
+        need = 2 * swa_per_sequence * swa_bytes + full_bytes
+        raise ValueError(
+            f"kv_memory_bytes is {settings.kv_memory_bytes}; one sequence of this model needs at least {need} "
+            f"with prefill_chunk_tokens {settings.prefill_chunk_tokens}: raise the memory or lower the chunk"
+        )
+    return MemoryPlan(
+        num_full_pages=num_full, num_swa_pages=num_swa, max_context=min(context, num_full * size)
+    )
+
+
+def resolve_dtype(settings: EngineSettings) -> torch.dtype:
+    """The dtype that "auto" stands for on this device."""
+    if settings.dtype != "auto":
+        return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+    if torch.device(settings.device).type != "cpu":
+        return torch.bfloat16
+    capabilities = torch.cpu.get_capabilities()
+    has_bf16 = bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    return torch.bfloat16 if has_bf16 else torch.float32

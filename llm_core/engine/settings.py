@@ -1,0 +1,66 @@
+"""How an engine runs, and how its memory is divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """Settings of one engine.
+
+    Attributes:
+        dtype: of weights, activations and KV. "auto" is bfloat16 on a GPU and on CPUs with bfloat16 matrix
+            instructions, else float32, which such CPUs multiply several times faster.
+        device: torch device.
+        backend: of the attention and experts ops.
+        max_context: most tokens of prompt and answer together; 0 takes the model's. Never more than the KV holds.
+        kv_memory_bytes: for both pools together.
+        page_size: tokens per KV page.
+        max_running: most sequences decoded at once.
+        max_queued: most requests that wait; one more is refused with a retry time.
+        prefill_chunk_tokens: most prompt tokens per step.
+        check_invariants: assert after each step that the pools' accounting is exact (slow; for tests).
+    """
+
+    dtype: Dtype = "auto"
+    device: str = "cpu"
+    backend: str = "cpu"
+    max_context: int = 0
+    kv_memory_bytes: int = 1 << 30
+    page_size: int = 16
+    max_running: int = 64
+    max_queued: int = 256
+    prefill_chunk_tokens: int = 512
+    check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "kv_memory_bytes",
+            "page_size",
+            "max_running",
+            "max_queued",
+            "prefill_chunk_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_context < 0:
+            raise ValueError(f"max_context is {self.max_context}; it must be 0 (the model's) or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """A reading of the engine, consistent in itself."""
+
+    num_running: int
+    num_waiting: int
+    num_finished: int
+    num_steps: int
+    full_pages_used: int
+    full_pages_total: int
+    swa_pages_used: int
+    swa_pages_total: int
+    kv_bytes_used: int
