@@ -13,7 +13,7 @@ from llm_core.errors import ContextTooLongError
 from serve_apps.chat.base import EncodedItem, FinalPrompt, ModelInfo, PlacedMedia
 from serve_apps.chat.events import TokenText
 from serve_apps.chat.service import ChatLimits, ChatService
-from serve_apps.deployments.delta_batches import delta_batches
+from serve_apps.chat.delta_batches import delta_batches
 
 
 @dataclass
@@ -204,6 +204,7 @@ def fake_chat_service(
     backend: FakeBackend | None = None,
     fetcher: FakeFetcher | None = None,
     limits: ChatLimits | None = None,
+    max_media_items: int = 64,
 ) -> ChatService:
     """A chat service for the model "demo" whose parts are all fakes."""
     return ChatService(
@@ -213,6 +214,7 @@ def fake_chat_service(
         backend=backend or FakeBackend(),
         token_texts=FakeTokenTexts(),
         limits=limits or ChatLimits(),
+        max_media_items=max_media_items,
     )
 
 

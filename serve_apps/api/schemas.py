@@ -1,8 +1,8 @@
 """Pydantic schema of the body of POST /v1/chat/completions.
 
 Every field, list and string is bounded. Fields of OpenAI's API that this server does not serve are listed
-with what is supported instead; fields that cannot change the answer are accepted and ignored. Knows nothing of
-HTTP: `serve_apps.api.validation` turns bytes into a `ChatCompletionRequest` and schema errors into `ApiError`.
+with what is supported instead; fields that cannot change the answer are accepted and ignored. Knows nothing
+of HTTP: `serve_apps.api.validation` makes a `ChatCompletionRequest` of bytes and `ApiError` of schema errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the chat service needs from others, as protocols: Ray handles, in-process objects and fakes all fit."""
+"""What the chat service needs from others, as protocols. Ray handles, local objects and fakes all fit."""
 
 from __future__ import annotations
 

@@ -32,7 +32,6 @@ class ChatLimits:
     Attributes:
         max_requests: requests worked on at once; one more is refused with 503.
         max_text_chars: characters of text in all messages of a request.
-        max_media_items: media parts of a request.
         max_media_bytes: bytes of all media of a request together.
         max_fetches: downloads at once, over all requests.
         default_max_tokens: length of an answer when the request does not say.
@@ -40,7 +39,6 @@ class ChatLimits:
 
     max_requests: int = 256
     max_text_chars: int = 4_000_000
-    max_media_items: int = 64
     max_media_bytes: int = 256 * 2**20
     max_fetches: int = 32
     default_max_tokens: int = 1024
@@ -58,6 +56,7 @@ class ChatService:
         backend: Backend,
         token_texts: TokenTexts,
         limits: ChatLimits,
+        max_media_items: int,
     ) -> None:
         self.model_name = model_name
         self._prompter = prompter
@@ -65,6 +64,7 @@ class ChatService:
         self._backend = backend
         self._token_texts = token_texts
         self._limits = limits
+        self._max_media_items = max_media_items
         self._num_active = 0
         self._fetch_slots = asyncio.Semaphore(limits.max_fetches)
         self._model_info: ModelInfo | None = None
@@ -166,9 +166,9 @@ class ChatService:
                 "messages",
             )
         num_items = len(image_parts(request))
-        if num_items > self._limits.max_media_items:
+        if num_items > self._max_media_items:
             raise too_large(
-                f"The messages have {num_items} media parts; at most {self._limits.max_media_items} are "
+                f"The messages have {num_items} media parts; at most {self._max_media_items} are "
                 "allowed. Send fewer.",
                 "messages",
             )

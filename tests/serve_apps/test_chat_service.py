@@ -124,16 +124,17 @@ async def test_developer_is_rendered_as_system():
 
 
 @pytest.mark.parametrize(
-    ("limits", "urls"),
+    ("service", "urls", "part"),
     [
-        (ChatLimits(max_media_items=1), ("a", "b")),
-        (ChatLimits(max_text_chars=1), ()),
-        (ChatLimits(max_media_bytes=3), ("ab", "cd")),
+        ({"max_media_items": 1}, ("a", "b"), "2 media parts; at most 1"),
+        ({"limits": ChatLimits(max_text_chars=1)}, (), "2 characters of text; at most 1"),
+        ({"limits": ChatLimits(max_media_bytes=3)}, ("ab", "cd"), "more than 3 bytes"),
     ],
 )
-async def test_limits_are_413_and_say_so(limits, urls):
-    error = await failing(fake_chat_service(limits=limits), ask(*urls))
+async def test_limits_are_413_and_say_so(service, urls, part):
+    error = await failing(fake_chat_service(**service), ask(*urls))
     assert error.status == 413
+    assert part in error.message
 
 
 async def test_a_failed_fetch_names_the_part_and_cancels_the_others():

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from llm_core.core import GenerateRequest, OutputDelta
-from serve_apps.deployments.delta_batches import delta_batches
+from serve_apps.chat.delta_batches import delta_batches
 from tests.helpers import FakeEngine, wait_until
 
 REQUEST = GenerateRequest(request_id="r", token_ids=(1, 2))

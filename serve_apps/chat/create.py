@@ -1,0 +1,107 @@
+"""Builds the parts of a chat service from a checkpoint folder. The only place here that knows mm_pipeline's
+classes by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from llm_core.weights import CheckpointFolder
+from mm_pipeline.encoders import create_image_encoder
+from mm_pipeline.fetch import Fetcher as MediaFetcher
+from mm_pipeline.image import ImageSettings
+from mm_pipeline.limits import MediaLimits
+from mm_pipeline.pipeline import EncodedMedia, ImagePipeline
+from mm_pipeline.prompt import ChatPrompter, SpecialTokens, expand
+from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, PlacedMedia
+from serve_apps.chat.service import ChatLimits, ChatService
+from serve_apps.chat.token_texts import TokenizerTexts
+
+
+class FolderPrompter:
+    """The chat template and special tokens of a checkpoint folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._prompter = ChatPrompter.from_folder(folder)
+        self._tokens = SpecialTokens.from_config(_config(folder))
+
+    def render(self, messages: list[dict[str, Any]]) -> Any:
+        """See `Prompter.render`."""
+        return self._prompter.render(messages)
+
+    def expand(self, prompt: Any, media: Sequence[EncodedItem]) -> FinalPrompt:
+        """See `Prompter.expand`."""
+        items = [
+            EncodedMedia(
+                embeddings=item.embeddings,
+                num_tokens=item.num_tokens,
+                modality=item.modality,
+                content_key=item.content_key,
+                timings=dict(item.timings),
+            )
+            for item in media
+        ]
+        expanded = expand(prompt, items, self._tokens)
+        return FinalPrompt(
+            token_ids=expanded.token_ids,
+            spans=tuple(
+                PlacedMedia(start=span.start, length=span.length, media_index=span.media_index)
+                for span in expanded.spans
+            ),
+        )
+
+
+def create_fetcher(limits: MediaLimits) -> MediaFetcher:
+    """Downloads media under these limits. Close it when done."""
+    return MediaFetcher(limits)
+
+
+def create_image_pipeline(folder: Path, *, limits: MediaLimits, device: str) -> ImagePipeline:
+    """The image encoder of a checkpoint, ready to use. Raises ValueError for missing or unexpected tensors."""
+    config = _config(folder)
+    # A CPU multiplies float32 several times faster than bfloat16; the decoder takes either.
+    dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+    encoder = create_image_encoder(config, CheckpointFolder(folder), dtype, device)
+    return ImagePipeline(encoder, ImageSettings.from_config(config), limits)
+
+
+def create_chat_service(
+    folder: Path,
+    *,
+    model_name: str,
+    backend: Backend,
+    fetcher: Fetcher,
+    chat_limits: ChatLimits,
+    media_limits: MediaLimits,
+) -> ChatService:
+    """A chat service for the checkpoint, over the given backend."""
+    return ChatService(
+        model_name=model_name,
+        prompter=FolderPrompter(folder),
+        fetcher=fetcher,
+        backend=backend,
+        token_texts=TokenizerTexts.from_folder(folder),
+        limits=chat_limits,
+        max_media_items=media_limits.max_items,
+    )
+
+
+def system_fingerprint(folder: Path) -> str:
+    """Changes when the checkpoint's configuration, tokenizer or the size of its weights does."""
+    digest = blake3()
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
+        path = folder / name
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name}:{path.stat().st_size};".encode())
+    return f"fp_{digest.hexdigest()[:16]}"
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config

@@ -1,0 +1,54 @@
+"""The chat service's backend inside one process: no Ray, no object store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from llm_core.core import GenerateRequest, OutputDelta
+from llm_core.engine import Engine, EngineSettings
+from mm_pipeline.limits import MediaLimits
+from mm_pipeline.pipeline import ImagePipeline
+from serve_apps.chat.base import EncodedItem, ModelInfo
+from serve_apps.chat.create import create_image_pipeline
+from serve_apps.chat.delta_batches import delta_batches
+
+
+class LocalBackend:
+    """Encoder and decoder in this process. `close` ends the engine's thread."""
+
+    def __init__(self, pipeline: ImagePipeline, engine: Engine) -> None:
+        self._pipeline = pipeline
+        self._engine = engine
+
+    @classmethod
+    def from_checkpoint(cls, folder: Path, *, engine: EngineSettings, media: MediaLimits) -> LocalBackend:
+        """Loads encoder and decoder and starts the engine. Raises ValueError for a bad checkpoint."""
+        pipeline = create_image_pipeline(folder, limits=media, device=engine.device)
+        backend = cls(pipeline, Engine.from_checkpoint(folder, engine))
+        backend._engine.start()
+        return backend
+
+    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+        """See `Backend.encode`."""
+        encoded = await asyncio.to_thread(self._pipeline.encode, data)
+        return EncodedItem(
+            embeddings=encoded.embeddings,
+            num_tokens=encoded.num_tokens,
+            modality=encoded.modality,
+            content_key=encoded.content_key,
+            timings=encoded.timings,
+        )
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
+        """See `Backend.generate`."""
+        return delta_batches(self._engine, request)
+
+    async def model_info(self) -> ModelInfo:
+        """See `Backend.model_info`."""
+        return ModelInfo(max_context=self._engine.max_context)
+
+    def close(self) -> None:
+        """End the engine."""
+        self._engine.shutdown()

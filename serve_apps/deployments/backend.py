@@ -1,0 +1,104 @@
+"""The chat service's backend over Ray Serve handles.
+
+Media bytes go into the object store once; embeddings go from the encoder's to the decoder's process through the
+object store. The ingress handles references only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.serve.handle import DeploymentHandle
+
+from llm_core.core import GenerateRequest, OutputDelta
+from mm_pipeline.content_key import content_key
+from serve_apps.chat.base import EncodedItem, ModelInfo
+from serve_apps.deployments.encoder import EncodedReference
+from serve_apps.deployments.engine import Failure
+from serve_apps.deployments.ray_errors import CALL_ERRORS, REPLICA_GONE, from_call
+
+
+class RayBackend:
+    """Encoder and decoder as other replicas."""
+
+    def __init__(self, encoder: DeploymentHandle[Any], engine: DeploymentHandle[Any]) -> None:
+        self._encoder = encoder
+        self._engine = engine
+        self._generate = engine.options(method_name="generate", stream=True)
+
+    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+        """See `Backend.encode`. A call whose replica died is made once more."""
+        try:
+            reference, key = await asyncio.to_thread(_store, data, modality)
+            try:
+                found = await self._encode(reference, modality, key)
+            except REPLICA_GONE:
+                found = await self._encode(reference, modality, key)
+        except CALL_ERRORS as error:
+            raise from_call(error, "encoder") from error
+        if isinstance(found, Failure):
+            raise found.error
+        return EncodedItem(
+            embeddings=found.embeddings,
+            num_tokens=found.num_tokens,
+            modality=found.modality,
+            content_key=found.content_key,
+            timings=found.timings,
+        )
+
+    async def _encode(self, reference: Any, modality: str, key: str) -> EncodedReference | Failure:
+        call = self._encoder.options(method_name="encode", session_id=key).remote(reference, modality)
+        try:
+            found: EncodedReference | Failure = await call
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return found
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
+        """See `Backend.generate`."""
+        references = [span.embeddings for span in request.spans]
+        bare = replace(request, spans=tuple(replace(span, embeddings=None) for span in request.spans))
+        call = self._generate.remote(bare, *references)
+        finished = False
+        try:
+            async for found in call:
+                if isinstance(found, Failure):
+                    finished = True
+                    raise found.error
+                finished = bool(found) and found[-1].finish_reason is not None
+                yield found
+        except CALL_ERRORS as error:
+            finished = True
+            raise from_call(error, "engine") from error
+        finally:
+            if not finished:
+                call.cancel()
+
+    async def model_info(self) -> ModelInfo:
+        """See `Backend.model_info`."""
+        try:
+            info: ModelInfo = await self._engine.options(method_name="model_info").remote()
+        except CALL_ERRORS as error:
+            raise from_call(error, "engine") from error
+        return info
+
+    async def health(self) -> dict[str, Any]:
+        """The engine's numbers, from the engine itself. Raises ApiError 503."""
+        try:
+            found: dict[str, Any] | Failure = await self._engine.options(method_name="health").remote()
+        except CALL_ERRORS as error:
+            raise from_call(error, "engine") from error
+        if isinstance(found, Failure):
+            raise found.error
+        return found
+
+
+def _store(data: bytes, modality: str) -> tuple[Any, str]:
+    """A reference to the bytes, and the key by which the encoder replica is chosen."""
+    # All replicas have the same encoder and settings, so modality and content are enough to tell media apart.
+    return ray.put(data), content_key(modality, "", {}, data)

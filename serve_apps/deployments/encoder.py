@@ -1,0 +1,87 @@
+"""The image encoder deployment: media bytes in, a reference to their embeddings out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import ray
+import torch
+from ray import ObjectRef, serve
+from ray.serve.config import RequestRouterConfig
+
+from serve_apps.api.errors import bad_request
+from serve_apps.chat.create import create_image_pipeline
+from serve_apps.chat.errors import to_api_error
+from serve_apps.deployments.engine import Failure
+from serve_apps.deployments.tensors import PackedTensor, pack_tensor
+from serve_apps.settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedReference:
+    """Encoded media whose embeddings stay in the object store; the store keeps them while this is held."""
+
+    embeddings: ObjectRef[PackedTensor] = field(repr=False)
+    num_tokens: int
+    modality: str
+    content_key: str
+    timings: Mapping[str, float]
+
+
+class ImageEncoder:
+    """Encodes pictures, a few at a time, on threads of its own so that health checks are answered meanwhile."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        torch.set_num_threads(settings.num_threads or torch.get_num_threads())
+        self._pipeline = create_image_pipeline(
+            settings.checkpoint, limits=settings.media, device=settings.encoder_device
+        )
+        self._threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
+
+    async def encode(self, data: bytes, modality: str) -> EncodedReference | Failure:
+        """Ray resolves the reference to `data` before the call begins. A cancelled call that has not begun
+        is dropped from the queue."""
+        if modality != "image":
+            return Failure(error=bad_request(f"This server encodes pictures, but '{modality}' came."))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._encode, data)
+        except Exception as error:
+            return Failure(error=to_api_error(error))
+
+    def _encode(self, data: bytes) -> EncodedReference:
+        encoded = self._pipeline.encode(data)
+        return EncodedReference(
+            embeddings=ray.put(pack_tensor(encoded.embeddings)),
+            num_tokens=encoded.num_tokens,
+            modality=encoded.modality,
+            content_key=encoded.content_key,
+            timings=encoded.timings,
+        )
+
+    def __del__(self) -> None:
+        threads = getattr(self, "_threads", None)
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def encoder_deployment(settings: ServerSettings) -> serve.Application:
+    """The deployment, bound to its settings. Calls with the same session_id meet the same replica."""
+    return serve.deployment(
+        ImageEncoder,
+        name="ImageEncoder",
+        num_replicas=settings.num_encoders,
+        # Each call holds its media bytes in the replica, so few are let in; the others wait as references.
+        max_ongoing_requests=4 * settings.encoder_threads,
+        max_queued_requests=4 * settings.chat.max_requests,
+        health_check_period_s=10.0,
+        health_check_timeout_s=30.0,
+        graceful_shutdown_timeout_s=10.0,
+        max_constructor_retry_count=2,
+        request_router_config=RequestRouterConfig(
+            request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+        ),
+        ray_actor_options={"num_cpus": 0, "num_gpus": settings.gpus_per_encoder},
+    ).bind(settings)

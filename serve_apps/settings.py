@@ -1,0 +1,70 @@
+"""Settings of a server: what is served, where, and how much of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from llm_core.engine.settings import EngineSettings
+from mm_pipeline.limits import MediaLimits
+from serve_apps.chat.service import ChatLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Everything `build_app` needs.
+
+    Attributes:
+        checkpoint: folder in hub format: config.json, safetensors, tokenizer files.
+        model_name: the name clients ask for; empty: the folder's name.
+        host, port: where HTTP is served.
+        api_keys: clients must send one of these as bearer token; empty: no key is asked for.
+        max_body_bytes: larger request bodies are refused unread.
+        media: caps on fetched media.
+        chat: caps on requests.
+        engine: how the decoder runs.
+        num_encoders: image encoder replicas; media are spread over them by content.
+        encoder_device: torch device of the image encoder.
+        encoder_threads: pictures one encoder replica works on at once.
+        num_threads: torch threads of each replica; 0: as many as the machine has cores.
+        gpus_per_engine, gpus_per_encoder: GPUs Ray sets aside for each replica, fractions allowed.
+        health_timeout_s: an engine that makes no progress for this long fails GET /health.
+    """
+
+    checkpoint: Path
+    model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    max_body_bytes: int = 128 * 2**20
+    media: MediaLimits = MediaLimits()
+    chat: ChatLimits = ChatLimits()
+    engine: EngineSettings = EngineSettings()
+    num_encoders: int = 1
+    encoder_device: str = "cpu"
+    encoder_threads: int = 2
+    num_threads: int = 0
+    gpus_per_engine: float = 0.0
+    gpus_per_encoder: float = 0.0
+    health_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}; it must be between 1 and 65535")
+        for name in ("max_body_bytes", "num_encoders", "encoder_threads", "health_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be greater than 0")
+        if any(not key.strip() or not key.isascii() for key in self.api_keys):
+            raise ValueError("an API key is empty or not plain ASCII; give each key as ASCII text")
+
+    def resolved(self) -> ServerSettings:
+        """The same settings with the folder absolute and the model named.
+
+        Raises ValueError when the folder holds no checkpoint.
+        """
+        folder = self.checkpoint.expanduser().resolve()
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {self.checkpoint}; give a checkpoint folder")
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{self.checkpoint} has no config.json; give a checkpoint folder in hub format")
+        return replace(self, checkpoint=folder, model_name=self.model_name or folder.name)
