@@ -1,0 +1,5 @@
+"""Media bytes to embeddings, in plain Python and torch.
+
+Knows fetching, decoding, preprocessing, encoders, content keys and prompt expansion. Knows nothing of
+HTTP servers, Ray or the decoder that consumes the embeddings.
+"""

@@ -1,0 +1,8 @@
+"""Still images: bytes to pixels to patches. Knows no encoder."""
+
+from mm_pipeline.image.decode import decode_image
+from mm_pipeline.image.preprocess import ImageInput, preprocess_image
+from mm_pipeline.image.resize import smart_resize
+from mm_pipeline.image.settings import ImageSettings
+
+__all__ = ["ImageInput", "ImageSettings", "decode_image", "preprocess_image", "smart_resize"]
