@@ -41,7 +41,7 @@ demo: $(INSTALLED) .demo/tiny/config.json
 	$(BIN)/python samples/demo.py --checkpoint .demo/tiny
 
 serve: $(INSTALLED) $(CHECKPOINT)/config.json
-	$(BIN)/mmserve serve --checkpoint $(CHECKPOINT)
+	$(BIN)/mmserve serve $(CHECKPOINT)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -46,7 +46,7 @@ class DemoError(Exception):
 def server(checkpoint: Path, log: Path) -> Iterator[str]:
     """Runs `mmserve serve` on a free port; yields its URL once it answers, and always takes it down."""
     port = free_port()
-    command = [Path(sys.executable).with_name("mmserve"), "serve", "--checkpoint", checkpoint]
+    command = [Path(sys.executable).with_name("mmserve"), "serve", checkpoint]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("wb") as output:
         process = subprocess.Popen(
