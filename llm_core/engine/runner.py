@@ -25,10 +25,16 @@ class Runner:
         self.device = model.embed_tokens.weight.device
 
     @torch.inference_mode()
+    def hidden_states(self, step: Step) -> Tensor:
+        """Runs the step's tokens. Returns [T, hidden] after the final norm, chunks in order."""
+        hidden: Tensor = self.model(self._embeddings(step.chunks), self._batch(step), self.storage)
+        return hidden
+
+    @torch.inference_mode()
     def run(self, step: Step) -> tuple[list[Chunk], Tensor]:
         """Runs the step. Returns the chunks whose sequence gets a new token, and their logits [N, vocab]."""
         chunks = step.chunks
-        hidden = self.model(self._embeddings(chunks), self._batch(step), self.storage)
+        hidden = self.hidden_states(step)
         ends, sampled, total = [], [], 0
         for chunk in chunks:
             total += chunk.end - chunk.begin
