@@ -1,0 +1,69 @@
+"""One image from bytes to embeddings, synchronous and thread-safe.
+
+Ties decoding, preprocessing, keys and an encoder together. Knows nothing of caches, of batches across requests or
+of Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from mm_pipeline.content_key import content_key
+from mm_pipeline.encoders import Encoder
+from mm_pipeline.image import ImageSettings, preprocess_image
+from mm_pipeline.limits import MediaLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedMedia:
+    """embeddings: [num_tokens, hidden_size]. timings: milliseconds by stage."""
+
+    embeddings: torch.Tensor
+    num_tokens: int
+    modality: str
+    content_key: str
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+class ImagePipeline:
+    """Still images through one encoder under one server's settings and limits."""
+
+    modality = "image"
+
+    def __init__(self, encoder: Encoder, settings: ImageSettings, limits: MediaLimits) -> None:
+        self._encoder = encoder
+        self._settings = settings
+        self._limits = limits
+
+    def key(self, data: bytes, *, max_pixels: int | None = None) -> str:
+        """Content key of the embeddings `encode` makes of the same arguments; decodes nothing."""
+        settings = self._request_settings(max_pixels)
+        return content_key(self.modality, self._encoder.identity, settings.key_settings(), data)
+
+    def encode(self, data: bytes, *, max_pixels: int | None = None) -> EncodedMedia:
+        """max_pixels: a request's smaller area. Raises MediaError subclasses."""
+        settings = self._request_settings(max_pixels)
+        started = time.perf_counter()
+        key = self.key(data, max_pixels=max_pixels)
+        keyed = time.perf_counter()
+        image = preprocess_image(data, settings, self._limits)
+        preprocessed = time.perf_counter()
+        (embeddings,) = self._encoder.encode([image])
+        encoded = time.perf_counter()
+        return EncodedMedia(
+            embeddings=embeddings,
+            num_tokens=image.num_tokens,
+            modality=self.modality,
+            content_key=key,
+            timings={
+                "key": 1000 * (keyed - started),
+                "preprocess": 1000 * (preprocessed - keyed),
+                "encode": 1000 * (encoded - preprocessed),
+            },
+        )
+
+    def _request_settings(self, max_pixels: int | None) -> ImageSettings:
+        return self._settings if max_pixels is None else self._settings.lowered(max_pixels)
