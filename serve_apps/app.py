@@ -1,6 +1,6 @@
 """The Ray Serve application: ingress, image encoder, decoder engine.
 
-    serve.run(build_app(ServerSettings(checkpoint=Path("checkpoint"))))
+serve.run(build_app(ServerSettings(checkpoint=Path("checkpoint"))))
 """
 
 from __future__ import annotations

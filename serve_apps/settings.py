@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,10 +25,11 @@ class ServerSettings:
         chat: caps on requests.
         engine: how the decoder runs.
         num_encoders: image encoder replicas; media are spread over them by content.
-        encoder_device: torch device of the image encoder.
+        encoder_device: torch device of the image encoder; empty: the engine's.
         encoder_threads: pictures one encoder replica works on at once.
-        num_threads: torch threads of each replica; 0: as many as the machine has cores.
-        gpus_per_engine, gpus_per_encoder: GPUs Ray sets aside for each replica, fractions allowed.
+        num_threads: torch threads of each replica; 0: one for each core.
+        gpus_per_engine, gpus_per_encoder: GPUs that Ray sets aside for each replica, fractions allowed; None: half
+            a GPU where the device is one.
         health_timeout_s: an engine that makes no progress for this long fails GET /health.
     """
 
@@ -37,15 +39,15 @@ class ServerSettings:
     port: int = 8000
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     max_body_bytes: int = 128 * 2**20
-    media: MediaLimits = MediaLimits()
-    chat: ChatLimits = ChatLimits()
-    engine: EngineSettings = EngineSettings()
+    media: MediaLimits = field(default_factory=MediaLimits)
+    chat: ChatLimits = field(default_factory=ChatLimits)
+    engine: EngineSettings = field(default_factory=EngineSettings)
     num_encoders: int = 1
-    encoder_device: str = "cpu"
+    encoder_device: str = ""
     encoder_threads: int = 2
     num_threads: int = 0
-    gpus_per_engine: float = 0.0
-    gpus_per_encoder: float = 0.0
+    gpus_per_engine: float | None = None
+    gpus_per_encoder: float | None = None
     health_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -58,7 +60,7 @@ class ServerSettings:
             raise ValueError("an API key is empty or not plain ASCII; give each key as ASCII text")
 
     def resolved(self) -> ServerSettings:
-        """The same settings with the folder absolute and the model named.
+        """The same settings with the folder absolute, the model named and every default decided.
 
         Raises ValueError when the folder holds no checkpoint.
         """
@@ -67,4 +69,25 @@ class ServerSettings:
             raise ValueError(f"there is no folder {self.checkpoint}; give a checkpoint folder")
         if not (folder / "config.json").is_file():
             raise ValueError(f"{self.checkpoint} has no config.json; give a checkpoint folder in hub format")
-        return replace(self, checkpoint=folder, model_name=self.model_name or folder.name)
+        encoder_device = self.encoder_device or self.engine.device
+        return replace(
+            self,
+            checkpoint=folder,
+            model_name=self.model_name or folder.name,
+            encoder_device=encoder_device,
+            num_threads=self.num_threads or os.cpu_count() or 1,
+            gpus_per_engine=_gpus(self.engine.device, self.gpus_per_engine),
+            gpus_per_encoder=_gpus(encoder_device, self.gpus_per_encoder),
+        )
+
+    @property
+    def base_url(self) -> str:
+        """What clients use as base URL."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}/v1" if ":" in host else f"http://{host}:{self.port}/v1"
+
+
+def _gpus(device: str, asked: float | None) -> float:
+    if asked is not None:
+        return asked
+    return 0.5 if device.startswith("cuda") else 0.0

@@ -11,9 +11,9 @@ from typing import Any
 from llm_core.core import GenerateRequest, OutputDelta, TokenLogprob
 from llm_core.errors import ContextTooLongError
 from serve_apps.chat.base import EncodedItem, FinalPrompt, ModelInfo, PlacedMedia
+from serve_apps.chat.delta_batches import delta_batches
 from serve_apps.chat.events import TokenText
 from serve_apps.chat.service import ChatLimits, ChatService
-from serve_apps.chat.delta_batches import delta_batches
 
 
 @dataclass

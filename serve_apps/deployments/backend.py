@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import ray
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from llm_core.core import GenerateRequest, OutputDelta
 from mm_pipeline.content_key import content_key
@@ -55,7 +55,7 @@ class RayBackend:
         try:
             found: EncodedReference | Failure = await call
         except asyncio.CancelledError:
-            call.cancel()
+            call.cancel()  # type: ignore[no-untyped-call]
             raise
         return found
 
@@ -63,7 +63,7 @@ class RayBackend:
         """See `Backend.generate`."""
         references = [span.embeddings for span in request.spans]
         bare = replace(request, spans=tuple(replace(span, embeddings=None) for span in request.spans))
-        call = self._generate.remote(bare, *references)
+        call = cast("DeploymentResponseGenerator[Any]", self._generate.remote(bare, *references))
         finished = False
         try:
             async for found in call:
@@ -77,7 +77,7 @@ class RayBackend:
             raise from_call(error, "engine") from error
         finally:
             if not finished:
-                call.cancel()
+                call.cancel()  # type: ignore[no-untyped-call]
 
     async def model_info(self) -> ModelInfo:
         """See `Backend.model_info`."""

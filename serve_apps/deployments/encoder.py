@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import ray
 import torch
 from ray import ObjectRef, serve
-from ray.serve.config import RequestRouterConfig
 
 from serve_apps.api.errors import bad_request
 from serve_apps.chat.create import create_image_pipeline
@@ -18,6 +17,8 @@ from serve_apps.chat.errors import to_api_error
 from serve_apps.deployments.engine import Failure
 from serve_apps.deployments.tensors import PackedTensor, pack_tensor
 from serve_apps.settings import ServerSettings
+
+_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class ImageEncoder:
     """Encodes pictures, a few at a time, on threads of its own so that health checks are answered meanwhile."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        torch.set_num_threads(settings.num_threads or torch.get_num_threads())
+        torch.set_num_threads(settings.num_threads)
         self._pipeline = create_image_pipeline(
             settings.checkpoint, limits=settings.media, device=settings.encoder_device
         )
@@ -69,8 +70,7 @@ class ImageEncoder:
 
 def encoder_deployment(settings: ServerSettings) -> serve.Application:
     """The deployment, bound to its settings. Calls with the same session_id meet the same replica."""
-    return serve.deployment(
-        ImageEncoder,
+    decorate = serve.deployment(
         name="ImageEncoder",
         num_replicas=settings.num_encoders,
         # Each call holds its media bytes in the replica, so few are let in; the others wait as references.
@@ -80,8 +80,7 @@ def encoder_deployment(settings: ServerSettings) -> serve.Application:
         health_check_timeout_s=30.0,
         graceful_shutdown_timeout_s=10.0,
         max_constructor_retry_count=2,
-        request_router_config=RequestRouterConfig(
-            request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-        ),
+        request_router_config={"request_router_class": _ROUTER},
         ray_actor_options={"num_cpus": 0, "num_gpus": settings.gpus_per_encoder},
-    ).bind(settings)
+    )
+    return decorate(ImageEncoder).bind(settings)

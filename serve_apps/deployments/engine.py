@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,7 +31,7 @@ class DecoderEngine:
     """Streams tokens. Embeddings arrive as object references that Ray resolves before the call begins."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        torch.set_num_threads(settings.num_threads or torch.get_num_threads())
+        torch.set_num_threads(settings.num_threads)
         self._engine = Engine.from_checkpoint(settings.checkpoint, settings.engine)
         self._engine.start()
         self._watch = EngineWatch(self._engine, timeout_s=settings.health_timeout_s)
@@ -81,8 +80,7 @@ def engine_deployment(settings: ServerSettings) -> serve.Application:
     # The engine bounds its own queue and says when to come back. Ray's bound lies above it, so that health
     # checks and requests that are about to be refused still get through.
     max_ongoing = settings.engine.max_running + settings.engine.max_queued + 32
-    return serve.deployment(
-        DecoderEngine,
+    decorate = serve.deployment(
         name="DecoderEngine",
         num_replicas=1,
         max_ongoing_requests=max_ongoing,
@@ -92,4 +90,5 @@ def engine_deployment(settings: ServerSettings) -> serve.Application:
         graceful_shutdown_timeout_s=10.0,
         max_constructor_retry_count=2,
         ray_actor_options={"num_cpus": 0, "num_gpus": settings.gpus_per_engine},
-    ).bind(settings)
+    )
+    return decorate(DecoderEngine).bind(settings)

@@ -67,8 +67,7 @@ def ingress_deployment(
     settings: ServerSettings, encoder: serve.Application, engine: serve.Application
 ) -> serve.Application:
     """The deployment, bound to the two behind it."""
-    return serve.deployment(
-        serve.ingress()(Ingress),
+    decorate = serve.deployment(
         name="Ingress",
         num_replicas=1,
         # The chat service refuses what is over its bound with an OpenAI error object; the rest of Ray's bound is
@@ -81,4 +80,5 @@ def ingress_deployment(
         graceful_shutdown_timeout_s=10.0,
         max_constructor_retry_count=2,
         ray_actor_options={"num_cpus": 0},
-    ).bind(settings, encoder, engine)
+    )
+    return decorate(serve.ingress()(Ingress)).bind(settings, encoder, engine)

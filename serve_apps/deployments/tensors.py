@@ -45,4 +45,4 @@ def unpack_tensor(packed: PackedTensor) -> torch.Tensor:
 
     Goes through DLPack because `torch.from_numpy` warns about read-only memory each time.
     """
-    return torch.from_dlpack(packed.array).view(_DTYPES[packed.dtype])
+    return torch.utils.dlpack.from_dlpack(packed.array).view(_DTYPES[packed.dtype])

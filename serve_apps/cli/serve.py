@@ -1,0 +1,166 @@
+"""`mmserve serve CHECKPOINT`: starts Ray on this machine, the application, and waits for Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from llm_core.engine.settings import Dtype, EngineSettings
+from mm_pipeline.limits import MediaLimits
+from serve_apps.chat.service import ChatLimits
+from serve_apps.cli import CliError
+from serve_apps.settings import ServerSettings
+
+API_KEY_VARIABLE = "MMSERVE_API_KEY"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every default is the settings dataclasses' own."""
+    server, engine, media, chat = ServerSettings, EngineSettings(), MediaLimits(), ChatLimits()
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", type=Path, help="folder in hub format")
+    add("--host", default=_default(server, "host"), help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=_default(server, "port"), help="(default: %(default)s)")
+    add("--model-name", default="", help="name that clients ask for (default: the folder's name)")
+    add(
+        "--api-key",
+        action="append",
+        default=[],
+        help=f"a key clients must send; may be given more than once; ${API_KEY_VARIABLE} works too",
+    )
+    add("--device", default=engine.device, help="torch device (default: %(default)s)")
+    add("--dtype", choices=get_args(Dtype), default=engine.dtype, help="(default: %(default)s)")
+    add(
+        "--max-context",
+        type=int,
+        default=engine.max_context,
+        help="most tokens of prompt and answer together; 0: the model's (default: %(default)s)",
+    )
+    add(
+        "--kv-memory-mib",
+        type=int,
+        default=engine.kv_memory_bytes >> 20,
+        help="memory for the KV cache in MiB (default: %(default)s)",
+    )
+    add(
+        "--max-running",
+        type=int,
+        default=engine.max_running,
+        help="most answers generated at once (default: %(default)s)",
+    )
+    add(
+        "--max-queued",
+        type=int,
+        default=engine.max_queued,
+        help="most requests that wait for their turn (default: %(default)s)",
+    )
+    add(
+        "--max-requests",
+        type=int,
+        default=chat.max_requests,
+        help="most requests worked on at once, downloads included (default: %(default)s)",
+    )
+    add(
+        "--default-max-tokens",
+        type=int,
+        default=chat.default_max_tokens,
+        help="length of an answer when a request does not say (default: %(default)s)",
+    )
+    add(
+        "--num-encoders",
+        type=int,
+        default=_default(server, "num_encoders"),
+        help="image encoder replicas (default: %(default)s)",
+    )
+    add(
+        "--num-threads",
+        type=int,
+        default=_default(server, "num_threads"),
+        help="torch threads of each replica; 0: one for each core (default: %(default)s)",
+    )
+    add(
+        "--allowed-domain",
+        action="append",
+        default=[],
+        help="download media from this domain only; may be given more than once (default: every public host)",
+    )
+    add(
+        "--allow-private-hosts",
+        action="store_true",
+        help="let media URLs reach private addresses; only where all clients are trusted",
+    )
+    add(
+        "--file-root",
+        type=Path,
+        default=media.file_root,
+        help="serve file: URLs under this folder (default: none)",
+    )
+    add(
+        "--max-media-mib",
+        type=int,
+        default=media.max_bytes >> 20,
+        help="most MiB of one media item (default: %(default)s)",
+    )
+
+
+def settings_from(args: argparse.Namespace) -> ServerSettings:
+    """The settings a command line asks for. Raises CliError."""
+    from_environment = os.environ.get(API_KEY_VARIABLE, "")
+    try:
+        return ServerSettings(
+            checkpoint=args.checkpoint,
+            model_name=args.model_name,
+            host=args.host,
+            port=args.port,
+            api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
+            num_encoders=args.num_encoders,
+            num_threads=args.num_threads,
+            chat=ChatLimits(max_requests=args.max_requests, default_max_tokens=args.default_max_tokens),
+            media=MediaLimits(
+                max_bytes=args.max_media_mib << 20,
+                allowed_domains=tuple(args.allowed_domain),
+                allow_private_hosts=args.allow_private_hosts,
+                file_root=args.file_root,
+            ),
+            engine=EngineSettings(
+                device=args.device,
+                dtype=args.dtype,
+                max_context=args.max_context,
+                kv_memory_bytes=args.kv_memory_mib << 20,
+                max_running=args.max_running,
+                max_queued=args.max_queued,
+            ),
+        ).resolved()
+    except ValueError as error:
+        raise CliError(str(error)) from error
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until Ctrl-C or SIGTERM."""
+    settings = settings_from(args)
+    # Ray reads its environment when it is imported, so the check of the arguments comes first.
+    from serve_apps.deployments.server import Server, StartError
+
+    stop = threading.Event()
+    server = Server(settings)
+    try:
+        try:
+            server.start()
+        except StartError as error:
+            raise CliError(str(error)) from error
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        print(f"Ready: {settings.base_url}  model {settings.model_name}", flush=True)
+        stop.wait()
+    finally:
+        server.stop()
+    return 0
+
+
+def _default(settings: type[Any], name: str) -> Any:
+    return next(field.default for field in fields(settings) if field.name == name)
