@@ -94,7 +94,9 @@ def _draw(logits_NV: Tensor, states: Seq[SamplerState]) -> list[int]:
     # float64: the last of a large vocabulary's tokens must not vanish in the running sum.
     cumulative_NV = probs_NV.cumsum(dim=-1, dtype=torch.float64)
     targets = torch.tensor([[state.rng.random()] for state in states], dtype=torch.float64)
-    targets = targets.to(logits_NV.device) * cumulative_NV[:, -1:]
+    total_N1 = cumulative_NV[:, -1:]
+    # Strictly below the total, even when the product rounds up to it.
+    targets = (targets.to(logits_NV.device) * total_N1).minimum(total_N1.nextafter(torch.zeros_like(total_N1)))
     ids = torch.searchsorted(cumulative_NV, targets, right=True).squeeze(1)
     chosen: list[int] = ids.tolist()
     return chosen
