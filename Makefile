@@ -25,14 +25,15 @@ help:
 venv: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
-	if command -v uv >/dev/null; then \
+	@echo 'setting up .venv; the first time takes minutes'
+	@if command -v uv >/dev/null; then \
 	  [ -x $(BIN)/python ] || uv venv --python '>=3.11' .venv; \
-	  uv pip install --python $(BIN)/python -e '.[dev]'; \
+	  uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
 	else \
 	  [ -x $(BIN)/python ] || $(PYTHON) -m venv .venv; \
 	  $(BIN)/python -m pip install --quiet -e '.[dev]'; \
 	fi
-	touch $@
+	@touch $@
 
 .demo/tiny/config.json: $(wildcard serve_apps/checkpoint/*.py serve_apps/checkpoint/*.jinja) | $(INSTALLED)
 	$(BIN)/mmserve make-checkpoint .demo/tiny --size tiny

@@ -1,7 +1,7 @@
 """Random values for a tensor, by its hub name and shape alone.
 
-Scaled so that activations keep their size through the layers: a linear map's rows have norm about 1, what is
-added to the residual stream is a little less, and logits spread enough that greedy answers vary. Knows name
+Scaled so that activations keep their size through the layers: a linear map's rows have norm about 1, half of it
+where the result is added to the residual stream, and logits spread enough that greedy answers vary. Knows name
 endings, not models.
 """
 
@@ -12,8 +12,12 @@ import math
 
 import torch
 
-RESIDUAL_SCALE = 0.25
+RESIDUAL_SCALE = 0.5
 """For the maps whose output is added to the residual stream."""
+
+EMBEDDING_STD = 0.5
+QKV_SCALE = 1.5
+"""Above 1, so that attention picks among keys instead of averaging them: answers depend on the whole prompt."""
 
 LOGIT_STD = 3.0
 ROUTER_BIAS_STD = 0.01
@@ -53,11 +57,13 @@ def _std(name: str, shape: tuple[int, ...]) -> float:
     if name.endswith(".bias"):
         return BIAS_STD
     if any(part in name for part in _EMBEDDINGS):
-        return 1.0
+        return EMBEDDING_STD
     fan_in = math.prod(shape[1:])
     gain = 1.0
     if name == "lm_head.weight":
         gain = LOGIT_STD
+    elif name.endswith("qkv_proj.weight"):
+        gain = QKV_SCALE
     elif name.endswith(_RESIDUAL_ENDINGS):
         gain = RESIDUAL_SCALE
     return gain / math.sqrt(fan_in)

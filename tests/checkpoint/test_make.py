@@ -149,11 +149,12 @@ def test_values_keep_activations_at_their_size() -> None:
     assert (initial("model.layers.0.input_layernorm.weight", 64) == 1).all()
     assert (initial("visual.merger.ln_q.weight", 64) == 1).all()
     hidden = initial("model.embed_tokens.weight", 256, 128)
-    assert hidden.std() == pytest.approx(1.0, rel=0.05)
-    projected = hidden @ initial("model.layers.0.self_attn.qkv_proj.weight", 96, 128).T
+    assert hidden.std() == pytest.approx(0.5, rel=0.05)
+    normed = hidden / hidden.std()
+    projected = normed @ initial("model.layers.0.mlp.up_proj.weight", 96, 128).T
     assert projected.std() == pytest.approx(1.0, rel=0.1)
-    added = hidden @ initial("model.layers.0.self_attn.o_proj.weight", 128, 128).T
-    assert added.std() == pytest.approx(0.25, rel=0.1)
+    added = normed @ initial("model.layers.0.self_attn.o_proj.weight", 128, 128).T
+    assert added.std() == pytest.approx(0.5, rel=0.1)
     assert initial("model.layers.1.mlp.gate.e_score_correction_bias", 256).abs().max() < 0.1
     assert initial("model.layers.1.self_attn.attention_sink_bias", 1024).std() == pytest.approx(1.0, rel=0.1)
 
