@@ -19,7 +19,7 @@ from mm_pipeline.limits import MediaLimits
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMedia:
-    """embeddings: [num_tokens, hidden_size]. timings: milliseconds by stage."""
+    """embeddings: [num_tokens, hidden_size]. timings: stage names ending in _ms to milliseconds."""
 
     embeddings: torch.Tensor
     num_tokens: int
@@ -59,9 +59,9 @@ class ImagePipeline:
             modality=self.modality,
             content_key=key,
             timings={
-                "key": 1000 * (keyed - started),
-                "preprocess": 1000 * (preprocessed - keyed),
-                "encode": 1000 * (encoded - preprocessed),
+                "key_ms": 1000 * (keyed - started),
+                "preprocess_ms": 1000 * (preprocessed - keyed),
+                "encode_ms": 1000 * (encoded - preprocessed),
             },
         )
 

@@ -228,7 +228,7 @@ def test_pipeline_encodes_bytes(pipeline):
     assert made.embeddings.shape == (made.num_tokens, 64)
     assert made.num_tokens == 3 * 6
     assert (made.modality, made.content_key) == ("image", pipeline.key(data))
-    assert set(made.timings) == {"key", "preprocess", "encode"}
+    assert set(made.timings) == {"key_ms", "preprocess_ms", "encode_ms"}
     assert torch.isfinite(made.embeddings).all()
 
 
