@@ -1,6 +1,6 @@
 """Encoder attention for CPUs: segments of equal length in one fused call, windows as banded blocks.
 
-Work and memory of a window grow with tokens x (block + 2 x window), never with tokens squared.
+Plain torch, so it runs on any device, and is tuned for the CPU. Work and memory of a window grow with tokens x (block + 2 x window), never with tokens squared.
 """
 
 from __future__ import annotations
@@ -111,10 +111,14 @@ def _banded(
         F.pad(tensor, (0, 0, 0, 0, window, window + padding)).unfold(0, span, _BLOCK).permute(0, 3, 1, 2)
         for tensor in (key, value)
     )
-    segment = torch.bucketize(torch.arange(num_tokens), cu_seqlens.to("cpu", torch.int64), right=True)
+    device = query.device
+    segment = torch.bucketize(
+        torch.arange(num_tokens, device=device), cu_seqlens.to(device, torch.int64), right=True
+    )
     query_segment = F.pad(segment, (0, padding), value=-1).unflatten(0, (num_blocks, _BLOCK))
     key_segment = F.pad(segment, (window, window + padding), value=-2).unfold(0, span, _BLOCK)
-    offset = torch.arange(span)[None, :] - window - torch.arange(_BLOCK)[:, None]
+    key_offset = torch.arange(span, device=device) - window
+    offset = key_offset[None, :] - torch.arange(_BLOCK, device=device)[:, None]
     near = offset.abs() <= window
 
     step = max(1, _MAX_SCORES // (query.shape[1] * _BLOCK * span))

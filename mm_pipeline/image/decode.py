@@ -76,6 +76,11 @@ class EncodedImage:
                 pixels = _decode_jpeg(self.data, image.size)
             else:
                 pixels = torch.from_numpy(np.array(_to_rgb(image, profile)))
+        except Image.DecompressionBombError as error:
+            # Pillow's own check, on frames that are larger than the picture they belong to.
+            raise MediaTooLargeError(
+                f"a frame of the {kind} image is larger than any picture taken here"
+            ) from error
         except _DAMAGE as error:
             raise UnsupportedMediaError(
                 f"the {kind} image ({image.width} x {image.height}, {len(self.data)} bytes) is damaged or cut short"
@@ -97,6 +102,10 @@ def open_image(data: bytes, limits: MediaLimits) -> EncodedImage:
         _check_pixels(_webp_size(data), limits)
     try:
         image = _READERS[kind](io.BytesIO(data))
+    except Image.DecompressionBombError as error:
+        raise MediaTooLargeError(
+            f"the {kind} image has more pixels than max_image_pixels, {limits.max_image_pixels}"
+        ) from error
     except _DAMAGE as error:
         raise UnsupportedMediaError(
             f"the {kind} image's header is damaged or of an unsupported kind"

@@ -57,9 +57,9 @@ class ChatPrompter:
     def from_folder(cls, folder: Path) -> ChatPrompter:
         """Reads tokenizer files and config.json. Raises ValueError without a chat template or special token ids."""
         # Late: transformers is slow to import, and only this constructor needs it.
-        from transformers import AutoTokenizer
+        from transformers import PreTrainedTokenizerFast
 
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         if not tokenizer.chat_template:
             raise ValueError("the checkpoint has no chat template; add chat_template.jinja to its folder")
         config = json.loads((Path(folder) / "config.json").read_text())
