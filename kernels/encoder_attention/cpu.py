@@ -1,6 +1,7 @@
 """Encoder attention for CPUs: segments of equal length in one fused call, windows as banded blocks.
 
-Plain torch, so it runs on any device, and is tuned for the CPU. Work and memory of a window grow with tokens x (block + 2 x window), never with tokens squared.
+Plain torch, so it runs on any device, and is tuned for the CPU. Work and memory of a window grow with
+tokens x (block + 2 x window), never with tokens squared.
 """
 
 from __future__ import annotations
