@@ -96,7 +96,9 @@ def _draw(logits_NV: Tensor, states: Seq[SamplerState]) -> list[int]:
     targets = torch.tensor([[state.rng.random()] for state in states], dtype=torch.float64)
     total_N1 = cumulative_NV[:, -1:]
     # Strictly below the total, even when the product rounds up to it.
-    targets = (targets.to(logits_NV.device) * total_N1).minimum(total_N1.nextafter(torch.zeros_like(total_N1)))
+    targets = (targets.to(logits_NV.device) * total_N1).minimum(
+        total_N1.nextafter(torch.zeros_like(total_N1))
+    )
     ids = torch.searchsorted(cumulative_NV, targets, right=True).squeeze(1)
     chosen: list[int] = ids.tolist()
     return chosen

@@ -47,9 +47,7 @@ def all_memory_is_free(engine: Engine) -> bool:
 
 
 def test_64_requests_at_once_answer_as_one_by_one(engine) -> None:
-    items = [
-        request(ids, f"r{i}", max_tokens=3 + i % 17) for i, ids in enumerate(prompts(64, 150))
-    ]
+    items = [request(ids, f"r{i}", max_tokens=3 + i % 17) for i, ids in enumerate(prompts(64, 150))]
     alone = [tokens_of(run(engine, item)) for item in items]
     together: dict[str, list[OutputDelta]] = {item.request_id: [] for item in items}
     done = threading.Barrier(2)
@@ -183,8 +181,7 @@ def test_eos_of_the_config_ends_unless_ignored(model) -> None:
 
 def test_a_seed_repeats_whatever_else_runs(engine) -> None:
     items = [
-        request(ids, f"s{i}", temperature=1.0, seed=i, top_p=0.9)
-        for i, ids in enumerate(prompts(8, 50))
+        request(ids, f"s{i}", temperature=1.0, seed=i, top_p=0.9) for i, ids in enumerate(prompts(8, 50))
     ]
     alone = [tokens_of(run(engine, item)) for item in items]
     results: dict[str, list[OutputDelta]] = {item.request_id: [] for item in items}
@@ -281,12 +278,16 @@ def test_a_full_queue_refuses_with_a_retry_time_and_shutdown_ends_what_runs(mode
         (request([1, 97]), RequestError, "token 97 at position 1 is outside the vocabulary of 97"),
         (request([1, -1]), RequestError, "token -1"),
         (
-            request([1, 2], spans=(EmbedSpan(start=1, length=2, content_key="", embeddings=torch.ones(2, 32)),)),
+            request(
+                [1, 2], spans=(EmbedSpan(start=1, length=2, content_key="", embeddings=torch.ones(2, 32)),)
+            ),
             RequestError,
             r"covers \[1, 3\) of a prompt of 2",
         ),
         (
-            request([1, 2], spans=(EmbedSpan(start=1, length=1, content_key="", embeddings=torch.ones(1, 31)),)),
+            request(
+                [1, 2], spans=(EmbedSpan(start=1, length=1, content_key="", embeddings=torch.ones(1, 31)),)
+            ),
             RequestError,
             r"shape \(1, 31\); this model needs \(1, 32\)",
         ),
@@ -313,7 +314,9 @@ def test_a_request_larger_than_the_kv_memory_is_refused(model) -> None:
         assert len(run(engine, request([1] * 64))) == 8
     finally:
         engine.shutdown()
-    with pytest.raises(ValueError, match="kv_memory_bytes is 1000; one sequence of this model needs at least"):
+    with pytest.raises(
+        ValueError, match="kv_memory_bytes is 1000; one sequence of this model needs at least"
+    ):
         tiny_engine(model, kv_memory_bytes=1000)
 
 

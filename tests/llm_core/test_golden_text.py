@@ -42,9 +42,7 @@ def spans_of(golden) -> tuple[EmbedSpan, ...]:
         if end == len(positions) or positions[end] != positions[end - 1] + 1:
             vectors = golden["mm.vectors"][begin:end]
             spans.append(
-                EmbedSpan(
-                    start=positions[begin], length=end - begin, content_key="k", embeddings=vectors
-                )
+                EmbedSpan(start=positions[begin], length=end - begin, content_key="k", embeddings=vectors)
             )
             begin = end
     return tuple(spans)
@@ -73,9 +71,7 @@ def test_hidden_states_and_logits(golden, config, backend, key, chunk, page_size
     model = load(golden, config, backend)
     hidden = hidden_states(model, golden, key, chunk=chunk, page_size=page_size)
     torch.testing.assert_close(hidden, golden[f"{key}.hidden_final"].flatten(0, 1), atol=ATOL, rtol=0)
-    torch.testing.assert_close(
-        model.logits(hidden), golden[f"{key}.logits"].flatten(0, 1), atol=ATOL, rtol=0
-    )
+    torch.testing.assert_close(model.logits(hidden), golden[f"{key}.logits"].flatten(0, 1), atol=ATOL, rtol=0)
 
 
 def test_one_key_less_gives_the_other_window_convention(golden, config) -> None:

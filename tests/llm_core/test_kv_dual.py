@@ -83,9 +83,7 @@ def test_an_admitted_sequence_always_reaches_its_end() -> None:
 
 
 def test_swa_bound_does_not_grow_with_the_length() -> None:
-    pool = DualPool(
-        num_full_pages=4096, num_swa_pages=64, page_size=16, window_keys=129, step_tokens=512
-    )
+    pool = DualPool(num_full_pages=4096, num_swa_pages=64, page_size=16, window_keys=129, step_tokens=512)
     assert {pool.max_swa_pages(n) for n in (1_000, 16_000, 64_000)} == {(128 + 512) // 16 + 1}
     kv = pool.admit(65_536)
     most = 0

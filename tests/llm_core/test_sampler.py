@@ -85,9 +85,7 @@ def test_repetition_penalty_is_that_of_transformers() -> None:
 
 def test_presence_and_frequency_count_the_answer_only() -> None:
     logits = torch.zeros(1, VOCAB)
-    sample(
-        logits, [state([7], [3, 3, 4], temperature=0, presence_penalty=0.5, frequency_penalty=0.25)]
-    )
+    sample(logits, [state([7], [3, 3, 4], temperature=0, presence_penalty=0.5, frequency_penalty=0.25)])
     assert logits[0, 3] == -1.0
     assert logits[0, 4] == -0.75
     assert logits[0, 7] == 0

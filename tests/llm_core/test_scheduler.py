@@ -8,9 +8,7 @@ from tests.llm_core.support import request
 
 
 def scheduler(*, full: int = 100, swa: int = 100, max_running: int = 8, budget: int = 16) -> Scheduler:
-    pool = DualPool(
-        num_full_pages=full, num_swa_pages=swa, page_size=4, window_keys=9, step_tokens=budget
-    )
+    pool = DualPool(num_full_pages=full, num_swa_pages=swa, page_size=4, window_keys=9, step_tokens=budget)
     return Scheduler(pool, max_running=max_running, prefill_tokens=budget)
 
 

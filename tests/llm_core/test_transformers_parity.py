@@ -121,7 +121,11 @@ def test_greedy_tokens(pair, chunk: int) -> None:
     token_ids = prompt(23)
     with torch.inference_mode():
         expected = theirs.generate(
-            torch.tensor([token_ids]), max_new_tokens=NUM_GREEDY, do_sample=False, use_cache=True, pad_token_id=0
+            torch.tensor([token_ids]),
+            max_new_tokens=NUM_GREEDY,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=0,
         )[0, len(token_ids) :].tolist()
     engine = tiny_engine(ours, prefill_chunk_tokens=chunk)
     engine.start()

@@ -90,7 +90,9 @@ def test_fused_split_single_and_sharded_files_load_the_same(tmp_path, with_mtp: 
     expected = state(load_decoder(config, DictSource(tensors), **options))
     assert any(name.startswith("mtp.") for name in expected) == with_mtp
 
-    split_config = load_config({**TINY, "attention_projection_layout": "split", "model_type": "mimo_v2_flash"})
+    split_config = load_config(
+        {**TINY, "attention_projection_layout": "split", "model_type": "mimo_v2_flash"}
+    )
     split = state(load_decoder(split_config, DictSource(split_qkv(config, tensors)), **options))
     save_file(tensors, tmp_path / "model.safetensors")
     single = state(load_decoder(config, CheckpointFolder(tmp_path), **options))
@@ -145,7 +147,10 @@ def without(name: str):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without("model.layers.1.mlp.experts.3.up_proj.weight"), "lacks 1 tensors: model.layers.1.mlp.experts.3"),
+        (
+            without("model.layers.1.mlp.experts.3.up_proj.weight"),
+            "lacks 1 tensors: model.layers.1.mlp.experts.3",
+        ),
         (without("model.mtp.layers.0.enorm.weight"), "lacks 1 tensors: model.mtp.layers.0.enorm.weight"),
         (
             lambda t: t.update({"model.layers.9.what": torch.zeros(1)}),
@@ -160,9 +165,7 @@ def without(name: str):
             r"model.norm.weight has shape \(7,\); the config asks for \(32,\)",
         ),
         (
-            lambda t: t.update(
-                {"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}
-            ),
+            lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}),
             "lm_head.weight is fp8 but the checkpoint has no block scales",
         ),
     ],

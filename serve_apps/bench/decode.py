@@ -1,0 +1,288 @@
+"""Prefill and decode of a 200M random MiMo checkpoint, against transformers on the same weights.
+
+The peer runs in the checkpoint's own dtype and again in float32, which CPUs without bfloat16 instructions multiply
+faster; both are shown. Its experts run by the faster of its implementations, tried on a short prompt first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from llm_core.config import DecoderConfig, load_config
+from llm_core.core import GenerateRequest, OutputDelta, SamplingParams
+from llm_core.engine import Engine, EngineSettings
+from llm_core.kv.storage import KINDS
+from llm_core.scheduler import Sequence
+from llm_core.weights import decoder_tensors
+from llm_core.weights.mimo_v2 import MTP_PREFIX
+from serve_apps.bench import format_table
+from serve_apps.checkpoint.initial import initial_tensor
+from serve_apps.checkpoint.sizes import text_config
+from serve_apps.checkpoint.tokenizer import build_tokenizer
+
+_EXPERT_IMPLEMENTATIONS = ("eager", "grouped_mm")
+_PROBE_TOKENS = 128
+_BATCH = 16
+_BATCH_PROMPT_TOKENS = 128
+_LONG_TOKENS = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Seconds of one prefill; tokens per second of one sequence, and of sixteen together."""
+
+    prefill_s: float
+    decode_tokens_per_s: float
+    batch16_tokens_per_s: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peers", action="store_true", help="also run transformers on the same weights")
+    parser.add_argument("--prompt-tokens", type=int, default=2048, help="length of the prefill")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens of each decode")
+    parser.add_argument("--runs", type=int, default=3, help="runs of ours; the median counts")
+    parser.add_argument(
+        "--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="of our engine"
+    )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Ratios under the keys of ARCHITECTURE.md; peers that did not run are null."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = _write_checkpoint(folder)
+        engine = Engine.from_checkpoint(folder, _engine_settings(args))
+        ours, overhead = _measure_engine(engine, args)
+        kv_ratio = _kv_bytes_ratio(engine, config)
+        dtype = str(engine.model.dtype).removeprefix("torch.")
+        num_parameters = engine.model.num_parameters()
+        del engine
+        gc.collect()
+        peers = _measure_transformers(folder, args) if args.peers else {}
+    rows: list[list[object]] = [[f"mm-pipeline ({dtype})", *_columns(ours)]]
+    rows += [[f"transformers ({name})", *_columns(speed)] for name, speed in peers.items()]
+    print(f"{num_parameters / 1e6:.0f}M parameters, {args.prompt_tokens} prompt tokens")
+    header = ["", "prefill s", "decode tok/s", "decode x16 tok/s"]
+    print(format_table(header, rows))
+    if not args.peers:
+        print("transformers: not run; add --peers")
+    print("llama.cpp: not run; its comparison needs a GGUF export, which this project does not make yet")
+    result: dict[str, Any] = {}
+    for key, name in (("", "bfloat16"), ("_float32", "float32")):
+        peer = next((speed for label, speed in peers.items() if label.startswith(name)), None)
+        for field, ratio in _ratios(ours, peer).items():
+            result[f"{field}_ratio_transformers{key}"] = ratio
+    return result | {
+        "prefill_ratio_llamacpp": None,
+        "decode_ratio_llamacpp": None,
+        "batch16_over_single": round(ours.batch16_tokens_per_s / ours.decode_tokens_per_s, 3),
+        "overhead_share": round(overhead, 4),
+        "kv_bytes_ratio_16k": round(kv_ratio, 4),
+        "dtype": dtype,
+    }
+
+
+def _columns(speed: Speed) -> list[object]:
+    return [speed.prefill_s, speed.decode_tokens_per_s, speed.batch16_tokens_per_s]
+
+
+def _ratios(ours: Speed, peer: Speed | None) -> dict[str, float | None]:
+    if peer is None:
+        return dict.fromkeys(("prefill", "decode", "batch16"))
+    return {
+        "prefill": round(peer.prefill_s / ours.prefill_s, 3),
+        "decode": round(ours.decode_tokens_per_s / peer.decode_tokens_per_s, 3),
+        "batch16": round(ours.batch16_tokens_per_s / peer.batch16_tokens_per_s, 3),
+    }
+
+
+def _write_checkpoint(folder: Path) -> DecoderConfig:
+    """The "small" text model as a V2-Flash folder: split q, k, v, which transformers reads."""
+    raw = text_config("small")
+    raw |= {"model_type": "mimo_v2_flash", "architectures": ["MiMoV2FlashForCausalLM"]}
+    del raw["attention_projection_layout"]
+    config = load_config(raw)
+    tensors = {
+        name: initial_tensor(name, spec.shape, spec.dtype, seed=0, num_tokens=config.vocab_size)
+        for name, spec in decoder_tensors(config).items()
+        if not name.startswith(MTP_PREFIX)
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(raw))
+    build_tokenizer().save(str(folder / "tokenizer.json"))
+    return config
+
+
+def _engine_settings(args: argparse.Namespace) -> EngineSettings:
+    return EngineSettings(
+        dtype=args.dtype,
+        prefill_chunk_tokens=args.prompt_tokens,
+        max_running=_BATCH,
+        kv_memory_bytes=3 << 30,
+    )
+
+
+def _prompt(num_tokens: int, seed: int) -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(0, 256, (num_tokens,), generator=generator).tolist())
+
+
+def _request(name: str, prompt: tuple[int, ...], max_tokens: int) -> GenerateRequest:
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    return GenerateRequest(request_id=name, token_ids=prompt, sampling=sampling)
+
+
+def _measure_engine(engine: Engine, args: argparse.Namespace) -> tuple[Speed, float]:
+    """Speed through the engine's own front, and the share of a decode step that is not the model."""
+    engine.start()
+    try:
+        prompt = _prompt(args.prompt_tokens, 0)
+        list(engine.generate(_request("warm", prompt[:64], 4)))
+        prefills, decodes, overheads = [], [], []
+        for index in range(args.runs):
+            begin = time.perf_counter()
+            deltas = engine.generate(_request(f"single{index}", prompt, args.tokens + 1))
+            next(deltas)
+            first = time.perf_counter()
+            prefills.append(first - begin)
+            with _model_time(engine) as spent:
+                for _delta in deltas:
+                    pass
+                elapsed = time.perf_counter() - first
+            decodes.append(args.tokens / elapsed)
+            overheads.append(1 - sum(spent) / elapsed)
+        together = [_measure_batch(engine, args.tokens) for _ in range(args.runs)]
+    finally:
+        engine.shutdown()
+    speed = Speed(
+        prefill_s=statistics.median(prefills),
+        decode_tokens_per_s=statistics.median(decodes),
+        batch16_tokens_per_s=statistics.median(together),
+    )
+    return speed, statistics.median(overheads)
+
+
+@contextmanager
+def _model_time(engine: Engine) -> Iterator[list[float]]:
+    """Collects the seconds spent in the model's layers and head."""
+    spent: list[float] = []
+    model = engine.model
+    forward, logits = model.forward, model.logits
+
+    def timed(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def wrapper(*arguments: Any) -> torch.Tensor:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                spent.append(time.perf_counter() - begin)
+
+        return wrapper
+
+    object.__setattr__(model, "forward", timed(forward))
+    object.__setattr__(model, "logits", timed(logits))
+    try:
+        yield spent
+    finally:
+        object.__delattr__(model, "forward")
+        object.__delattr__(model, "logits")
+
+
+def _measure_batch(engine: Engine, num_tokens: int) -> float:
+    """Tokens per second of sixteen sequences, from the moment all of them decode."""
+    arrivals: list[float] = []
+
+    def receive(_delta: OutputDelta) -> None:
+        arrivals.append(time.perf_counter())
+
+    for index in range(_BATCH):
+        prompt = _prompt(_BATCH_PROMPT_TOKENS, index)
+        engine.submit(_request(f"batch{index}", prompt, num_tokens), receive)
+    while len(arrivals) < _BATCH * num_tokens:
+        time.sleep(0.002)
+    arrivals.sort()
+    # The first and last few tokens fall into steps that are not full.
+    begin, end = arrivals[4 * _BATCH], arrivals[-4 * _BATCH]
+    return (len(arrivals) - 8 * _BATCH) / (end - begin)
+
+
+def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:
+    """KV bytes of a 16K-token sequence over those of a cache that keeps every layer at full length.
+
+    The sequence goes through the scheduler and both pools as any other, without the forward passes; its bytes
+    are measured on the pools' tensors.
+    """
+    pool, storage = engine.pool, engine.storage
+    sequence = Sequence(_request("long", _prompt(_LONG_TOKENS, 1), 1))
+    kv = pool.admit(sequence.max_tokens)
+    while kv.num_tokens < _LONG_TOKENS:
+        pool.extend(kv, min(pool.step_tokens, _LONG_TOKENS - kv.num_tokens))
+        pool.slide(kv, kv.num_tokens)
+    held = storage.num_bytes("full", len(kv.full_pages)) + storage.num_bytes("swa", pool.num_swa_pages(kv))
+    per_token = sum(config.attention(kind).kv_elements_per_token * config.num_layers(kind) for kind in KINDS)
+    pool.free(kv)
+    return held / (per_token * _LONG_TOKENS * engine.model.dtype.itemsize)
+
+
+def _measure_transformers(folder: Path, args: argparse.Namespace) -> dict[str, Speed]:
+    speeds = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        implementation = min(_EXPERT_IMPLEMENTATIONS, key=lambda name: _probe(folder, dtype, name))
+        label = f"{str(dtype).removeprefix('torch.')}, {implementation} experts"
+        speeds[label] = _peer_speed(_peer(folder, dtype, implementation), args)
+        gc.collect()
+    return speeds
+
+
+def _peer(folder: Path, dtype: torch.dtype, implementation: str) -> Any:
+    from transformers import MiMoV2FlashForCausalLM
+
+    model = MiMoV2FlashForCausalLM.from_pretrained(folder, dtype=dtype, experts_implementation=implementation)
+    return model.eval()
+
+
+def _probe(folder: Path, dtype: torch.dtype, implementation: str) -> float:
+    """Seconds of a short prefill with one of the peer's expert implementations."""
+    model = _peer(folder, dtype, implementation)
+    ids = torch.tensor([_prompt(_PROBE_TOKENS, 0)])
+    with torch.inference_mode():
+        model(ids[:, :8])
+        begin = time.perf_counter()
+        model(ids)
+    return time.perf_counter() - begin
+
+
+@torch.inference_mode()
+def _peer_speed(model: Any, args: argparse.Namespace) -> Speed:
+    ids = torch.tensor([_prompt(args.prompt_tokens, 0)])
+    model(ids[:, :64])
+    begin = time.perf_counter()
+    output = model(ids, use_cache=True, logits_to_keep=1)
+    prefill_s = time.perf_counter() - begin
+    single = _peer_decode(model, output, args.tokens)
+    batch = torch.tensor([_prompt(_BATCH_PROMPT_TOKENS, index) for index in range(_BATCH)])
+    output = model(batch, use_cache=True, logits_to_keep=1)
+    together = _peer_decode(model, output, max(4, args.tokens // 4)) * _BATCH
+    return Speed(prefill_s=prefill_s, decode_tokens_per_s=single, batch16_tokens_per_s=together)
+
+
+def _peer_decode(model: Any, output: Any, num_tokens: int) -> float:
+    """Greedy steps per second on the peer's own cache."""
+    begin = time.perf_counter()
+    for _ in range(num_tokens):
+        token = output.logits[:, -1:].argmax(-1)
+        output = model(token, cache=output.cache, use_cache=True, logits_to_keep=1)
+    return num_tokens / (time.perf_counter() - begin)
