@@ -126,7 +126,7 @@ def show(picture: Path, question: str, answer: dict) -> None:
     print(f"  answer    {answer['choices'][0]['message']['content']!r}")
     print(f"  tokens    {usage['prompt_tokens']} in, {usage['completion_tokens']} out")
     stages = [f"{name.removesuffix('_ms')} {timings[name]:.1f}" for name in STAGES if name in timings]
-    print(f"  ms        {', '.join(stages)}")
+    print(f"  ms        {', '.join(stages)}", flush=True)
 
 
 def main() -> int:
@@ -138,12 +138,13 @@ def main() -> int:
 
     print("The weights of this checkpoint are random, so the words of its answers are noise.")
     print("What is real: HTTP, fetch, decode, preprocess, vision encoder, decoder, tokens.")
+    print("\nstarting the server; this takes up to a minute", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
         started = time.monotonic()
         try:
             with server(args.checkpoint, log) as url:
-                print(f"\nserver ready after {time.monotonic() - started:.0f} s")
+                print(f"server ready after {time.monotonic() - started:.0f} s", flush=True)
                 with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_SECONDS) as response:
                     model = json.load(response)["data"][0]["id"]
                 for name, question in QUESTIONS:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from serve_apps.cli import COMMANDS, parse
+from tests import public_surface
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("kernels", "mm_pipeline", "llm_core", "serve_apps")
@@ -142,3 +147,37 @@ def test_ci_runs_what_a_developer_runs() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().rstrip().endswith("make test")
+
+
+def test_public_names_and_flags_change_only_on_purpose() -> None:
+    frozen = json.loads(public_surface.FROZEN.read_text())
+    assert public_surface.current() == frozen, "deliberate? then run python -m tests.public_surface"
+
+
+def readme_blocks(language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+
+
+def test_readme_shell_blocks_name_commands_that_exist() -> None:
+    """Most need a server, so they are parsed: by bash, by make, and by each command's own argument parser."""
+    for block in readme_blocks("bash"):
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["make"]:
+                subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+            elif words[:1] == ["mmserve"]:
+                module, summary = COMMANDS[words[1]]
+                parse(f"mmserve {words[1]}", module, summary, [word for word in words[2:] if word != "&"])
+            elif words[:1] == ["python"] and words[1].endswith(".py"):
+                assert (ROOT / words[1]).is_file(), line
+
+
+def test_readme_python_blocks_run() -> None:
+    """Those that talk to a server are only compiled."""
+    for block in readme_blocks("python"):
+        compile(block, "README.md", "exec")
+        if "http://" not in block:
+            run_python(block)

@@ -250,8 +250,9 @@ def _measure_transformers(folder: Path, args: argparse.Namespace) -> dict[str, S
 def _peer(folder: Path, dtype: torch.dtype, implementation: str) -> Any:
     from transformers import MiMoV2FlashForCausalLM
 
-    model = MiMoV2FlashForCausalLM.from_pretrained(folder, dtype=dtype, experts_implementation=implementation)
-    return model.eval()
+    model: Any = MiMoV2FlashForCausalLM.from_pretrained(folder, dtype=dtype, experts_implementation=implementation)
+    model.train(False)
+    return model
 
 
 def _probe(folder: Path, dtype: torch.dtype, implementation: str) -> float:

@@ -177,9 +177,7 @@ class ChatService:
         try:
             return self._prompter.render(template_messages(request))
         except ValueError as error:
-            raise bad_request(
-                f"The conversation does not fit the chat template: {error}", "messages"
-            ) from None
+            raise bad_request(str(error), "messages") from None
 
     async def _fetch_all(self, request: ChatCompletionRequest) -> list[Media]:
         total = 0

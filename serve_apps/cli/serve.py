@@ -84,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="torch threads of each replica; 0: one for each core (default: %(default)s)",
     )
     add(
+        "--health-timeout-s",
+        type=float,
+        default=_default(server, "health_timeout_s"),
+        help="an engine without progress for so many seconds fails /health (default: %(default)s)",
+    )
+    add(
         "--allowed-domain",
         action="append",
         default=[],
@@ -120,6 +126,7 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
             api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
             num_encoders=args.num_encoders,
             num_threads=args.num_threads,
+            health_timeout_s=args.health_timeout_s,
             chat=ChatLimits(max_requests=args.max_requests, default_max_tokens=args.default_max_tokens),
             media=MediaLimits(
                 max_bytes=args.max_media_mib << 20,

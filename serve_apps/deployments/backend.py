@@ -52,11 +52,7 @@ class RayBackend:
 
     async def _encode(self, reference: Any, modality: str, key: str) -> EncodedReference | Failure:
         call = self._encoder.options(method_name="encode", session_id=key).remote(reference, modality)
-        try:
-            found: EncodedReference | Failure = await call
-        except asyncio.CancelledError:
-            call.cancel()  # type: ignore[no-untyped-call]
-            raise
+        found: EncodedReference | Failure = await _result(call)
         return found
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
@@ -82,7 +78,7 @@ class RayBackend:
     async def model_info(self) -> ModelInfo:
         """See `Backend.model_info`."""
         try:
-            info: ModelInfo = await self._engine.options(method_name="model_info").remote()
+            info: ModelInfo = await _result(self._engine.options(method_name="model_info").remote())
         except CALL_ERRORS as error:
             raise from_call(error, "engine") from error
         return info
@@ -90,12 +86,23 @@ class RayBackend:
     async def health(self) -> dict[str, Any]:
         """The engine's numbers, from the engine itself. Raises ApiError 503."""
         try:
-            found: dict[str, Any] | Failure = await self._engine.options(method_name="health").remote()
+            found: dict[str, Any] | Failure = await _result(
+                self._engine.options(method_name="health").remote()
+            )
         except CALL_ERRORS as error:
             raise from_call(error, "engine") from error
         if isinstance(found, Failure):
             raise found.error
         return found
+
+
+async def _result(call: Any) -> Any:
+    """The result of a call; the call is cancelled when whoever waits for it is."""
+    try:
+        return await call
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
 
 
 def _store(data: bytes, modality: str) -> tuple[Any, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 
 from serve_apps.settings import ServerSettings
@@ -19,6 +20,7 @@ from ray.serve.schema import LoggingConfig
 from serve_apps.app import build_app
 
 APP_NAME = "mm-pipeline"
+_EXCEPTION_NAME = re.compile(r"^[\w.]+: ")
 
 
 class StartError(Exception):
@@ -52,12 +54,16 @@ class Server:
         try:
             serve.run(build_app(self._settings), name=APP_NAME, route_prefix="/", logging_config=logs)
         except RuntimeError as error:
-            raise StartError(f"the server did not start: {_last_line(error)}") from error
+            raise StartError(f"the server did not start: {_reason() or error}") from error
 
     def stop(self) -> None:
         """Ends requests, replicas and Ray."""
-        if ray.is_initialized():
-            serve.shutdown()  # type: ignore[no-untyped-call]
+        if not ray.is_initialized():
+            return
+        try:
+            # Lets the replicas end what they are at. Serve's own shutdown prints an error of its controller.
+            serve.delete(APP_NAME)
+        finally:
             ray.shutdown()
 
 
@@ -78,7 +84,9 @@ def _require_free_port(host: str, port: int) -> None:
         ) from error
 
 
-def _last_line(error: Exception) -> str:
-    """What went wrong inside the replica: the last line of the traceback that Ray hands on."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _reason() -> str:
+    """What went wrong inside the replicas, or an empty string: the last line of each traceback Ray hands on."""
+    messages = [d.message for d in serve.status().applications[APP_NAME].deployments.values()]
+    lines = [text.strip().rpartition("\n")[2] for text in messages if "Traceback" in text]
+    # Replicas that fail for the same reason say the same.
+    return "; ".join(dict.fromkeys(_EXCEPTION_NAME.sub("", line) for line in lines))

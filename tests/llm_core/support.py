@@ -59,7 +59,7 @@ def random_tensors(config: DecoderConfig, seed: int = 0, std: float = 0.2) -> di
     tensors = {}
     for name, spec in decoder_tensors(config).items():
         noise = torch.randn(spec.shape, generator=generator)
-        is_norm = name.endswith("norm.weight") or name.endswith("layernorm.weight")
+        is_norm = name.endswith("norm.weight")
         tensors[name] = 1 + 0.1 * noise if is_norm else std * noise
     return tensors
 

@@ -1,4 +1,4 @@
-"""The decoder against the golden text fixture: hidden states and logits, whole and in chunks, with media vectors."""
+"""The decoder against the golden text fixture: hidden states, logits and experts, whole and in chunks."""
 
 from __future__ import annotations
 

@@ -187,15 +187,15 @@ def test_encoders_tensors_are_left_alone_and_mtp_may_be_absent() -> None:
 
 
 def test_a_bad_folder_says_what_is_wrong(tmp_path) -> None:
-    with pytest.raises(CheckpointError, match="no config.json"):
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
         load_config(tmp_path)
     with pytest.raises(CheckpointError, match="holds no safetensors file"):
         CheckpointFolder(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match="model.safetensors is not a readable safetensors file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
         CheckpointFolder(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
-    with pytest.raises(CheckpointError, match="files that are not there: gone.safetensors"):
+    with pytest.raises(CheckpointError, match=r"files that are not there: gone\.safetensors"):
         CheckpointFolder(tmp_path)
 
 

@@ -79,7 +79,9 @@ async def test_a_busy_engine_that_stands_still_fails():
 async def test_a_dead_engine_fails_and_a_full_one_does_not():
     with pytest.raises(ApiError, match="stopped"):
         await EngineWatch(StatsEngine(submit_error=EngineDeadError("x")), timeout_s=5).check()
-    await EngineWatch(StatsEngine(submit_error=EngineOverloadedError("x", retry_after_s=1)), timeout_s=5).check()
+    await EngineWatch(
+        StatsEngine(submit_error=EngineOverloadedError("x", retry_after_s=1)), timeout_s=5
+    ).check()
 
 
 async def test_a_cancelled_check_leaves_the_others_alone():
