@@ -22,8 +22,8 @@ class ExpertsOp(Protocol):
         """sum_k weights[t, k] * down[e] (silu(gate[e] x[t]) * up[e] x[t]), e = ids[t, k].
 
         Args:
-            x_TH: [T, H] in the weights' dtype.
-            gate_up_E2IH: [E, 2 * I, H], gate rows before up rows.
+            x_TH: [T, H], float32 or the weights' dtype.
+            gate_up_E2IH: [E, 2 * I, H], gate rows before up rows; float32 or bfloat16.
             down_EHI: [E, H, I].
             weights_TK: [T, K] float32.
             ids_TK: [T, K] int64, distinct within a row.

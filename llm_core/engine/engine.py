@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from llm_core.config import load_config
 from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine.answer import Answer, OnOutput
-from llm_core.engine.memory import plan_memory, resolve_dtype
+from llm_core.engine.memory import plan_memory, resolve_dtypes
 from llm_core.engine.runner import Runner
 from llm_core.engine.settings import EngineSettings, EngineStats
 from llm_core.engine.validate import check_request
@@ -91,10 +91,12 @@ class Engine:
         tokenizer_path = folder / "tokenizer.json"
         if not tokenizer_path.is_file():
             raise CheckpointError(f"{folder} has no tokenizer.json")
+        dtypes = resolve_dtypes(settings)
         model = load_decoder(
             config,
             CheckpointFolder(folder),
-            dtype=resolve_dtype(settings),
+            dtype=dtypes.activations,
+            weight_dtype=dtypes.weights,
             device=settings.device,
             backend=settings.backend,
         )

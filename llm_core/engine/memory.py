@@ -53,12 +53,21 @@ def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dt
     )
 
 
-def resolve_dtype(settings: EngineSettings) -> torch.dtype:
-    """The dtype that "auto" stands for on this device."""
-    if settings.dtype != "auto":
-        return torch.float32 if settings.dtype == "float32" else torch.bfloat16
-    if torch.device(settings.device).type != "cpu":
-        return torch.bfloat16
-    capabilities = torch.cpu.get_capabilities()
-    has_bf16 = bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
-    return torch.bfloat16 if has_bf16 else torch.float32
+@dataclass(frozen=True, kw_only=True)
+class Dtypes:
+    """Of activations and KV, and of the weight matrices."""
+
+    activations: torch.dtype
+    weights: torch.dtype
+
+
+def resolve_dtypes(settings: EngineSettings) -> Dtypes:
+    """What the settings' dtype stands for on this device."""
+    if settings.dtype == "float32":
+        return Dtypes(activations=torch.float32, weights=torch.float32)
+    is_slow_bf16 = False
+    if settings.dtype == "auto" and torch.device(settings.device).type == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        is_slow_bf16 = not (capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    activations = torch.float32 if is_slow_bf16 else torch.bfloat16
+    return Dtypes(activations=activations, weights=torch.bfloat16)

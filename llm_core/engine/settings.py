@@ -14,7 +14,7 @@ class EngineSettings:
 
     Attributes:
         dtype: of weights, activations and KV. "auto" is bfloat16 on a GPU and on CPUs with bfloat16 matrix
-            instructions, else float32, which such CPUs multiply several times faster.
+            instructions; on other CPUs it keeps the weights in bfloat16 and computes in float32.
         device: torch device.
         backend: of the attention and experts ops.
         max_context: most tokens of prompt and answer together; 0 takes the model's. Never more than the KV holds.

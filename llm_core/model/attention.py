@@ -5,25 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kernels.attention.base import AttentionOps
 from llm_core.config import AttentionSpec, DecoderConfig, LayerKind
 from llm_core.model.batch import ForwardBatch, KVCaches
-from llm_core.model.layers import linear, rotate_
+from llm_core.model.layers import Linear, rotate_
+from llm_core.model.ops import Ops
 
 
 class Attention(nn.Module):
     """Attention of one layer kind. qkv_proj holds all q rows, then all k rows, then all v rows, in head order."""
 
-    def __init__(self, config: DecoderConfig, kind: LayerKind, cache_index: int, ops: AttentionOps) -> None:
+    def __init__(self, config: DecoderConfig, kind: LayerKind, cache_index: int, ops: Ops) -> None:
         super().__init__()
         spec = config.attention(kind)
         self.spec: AttentionSpec = spec
         self.kind: LayerKind = kind
         self.cache_index = cache_index
-        self.ops = ops
+        self.ops = ops.attention
         self.value_scale = config.value_scale
-        self.qkv_proj = linear(config.hidden_size, spec.q_size + spec.k_size + spec.v_size)
-        self.o_proj = linear(spec.num_heads * spec.v_head_dim, config.hidden_size)
+        self.qkv_proj = Linear(config.hidden_size, spec.q_size + spec.k_size + spec.v_size, ops)
+        self.o_proj = Linear(spec.num_heads * spec.v_head_dim, config.hidden_size, ops)
         self.attention_sink_bias = (
             nn.Parameter(torch.empty(spec.num_heads), requires_grad=False) if spec.has_sink else None
         )

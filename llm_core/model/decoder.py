@@ -6,22 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.attention import create_attention
-from kernels.attention.base import AttentionOps
-from kernels.experts import create_experts
-from kernels.experts.base import ExpertsOp
 from llm_core.config import DecoderConfig, LayerKind
 from llm_core.model.attention import Attention
 from llm_core.model.batch import ForwardBatch, KVCaches
-from llm_core.model.layers import DenseMLP, MoeMLP, RMSNorm, linear, rope_tables
+from llm_core.model.layers import DenseMLP, Linear, MoeMLP, RMSNorm, rope_tables
+from llm_core.model.ops import Ops, create_ops
 
 
 class DecoderLayer(nn.Module):
     """Pre-norm attention and feed-forward on the residual stream."""
 
-    def __init__(
-        self, config: DecoderConfig, index: int, cache_index: int, ops: AttentionOps, experts: ExpertsOp
-    ) -> None:
+    def __init__(self, config: DecoderConfig, index: int, cache_index: int, ops: Ops) -> None:
         super().__init__()
         spec = config.layers[index]
         self.kind: LayerKind = spec.kind
@@ -29,9 +24,9 @@ class DecoderLayer(nn.Module):
         self.self_attn = Attention(config, spec.kind, cache_index, ops)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp: nn.Module = (
-            MoeMLP(config, experts)
+            MoeMLP(config, ops)
             if spec.is_moe
-            else DenseMLP(config.hidden_size, config.dense_intermediate_size)
+            else DenseMLP(config.hidden_size, config.dense_intermediate_size, ops)
         )
 
     def forward(
@@ -45,16 +40,16 @@ class DecoderLayer(nn.Module):
 class MtpLayer(nn.Module):
     """Weights of one multi-token-prediction layer: sliding-window geometry and a dense feed-forward."""
 
-    def __init__(self, config: DecoderConfig, cache_index: int, ops: AttentionOps) -> None:
+    def __init__(self, config: DecoderConfig, cache_index: int, ops: Ops) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.norm_eps
         self.enorm = RMSNorm(size, eps)
         self.hnorm = RMSNorm(size, eps)
-        self.eh_proj = linear(2 * size, size)
+        self.eh_proj = Linear(2 * size, size, ops)
         self.input_layernorm = RMSNorm(size, eps)
         self.self_attn = Attention(config, "swa", cache_index, ops)
         self.pre_mlp_layernorm = RMSNorm(size, eps)
-        self.mlp = DenseMLP(size, config.dense_intermediate_size)
+        self.mlp = DenseMLP(size, config.dense_intermediate_size, ops)
         self.final_layernorm = RMSNorm(size, eps)
 
 
@@ -69,23 +64,24 @@ class HybridDecoder(nn.Module):
     def __init__(self, config: DecoderConfig, *, backend: str, with_mtp: bool = False) -> None:
         super().__init__()
         self.config = config
-        ops, experts = create_attention(backend), create_experts(backend)
+        ops = create_ops(backend)
+        self.linear = ops.linear
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embed_tokens.weight.requires_grad_(False)
         seen: dict[LayerKind, int] = {"full": 0, "swa": 0}
         layers = []
         for index, spec in enumerate(config.layers):
-            layers.append(DecoderLayer(config, index, seen[spec.kind], ops, experts))
+            layers.append(DecoderLayer(config, index, seen[spec.kind], ops))
             seen[spec.kind] += 1
         self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.lm_head = None if config.tie_embeddings else linear(config.hidden_size, config.vocab_size)
+        self.lm_head = None if config.tie_embeddings else Linear(config.hidden_size, config.vocab_size, ops)
         num_mtp = config.num_mtp_layers if with_mtp else 0
         self.mtp = nn.ModuleList(MtpLayer(config, seen["swa"] + k, ops) for k in range(num_mtp))
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """[T, hidden] of [T] ids."""
-        return F.embedding(token_ids, self.embed_tokens.weight)
+        """[T, hidden] of [T] ids, in the activations' dtype."""
+        return F.embedding(token_ids, self.embed_tokens.weight).to(self.dtype)
 
     def forward(self, x_TH: Tensor, batch: ForwardBatch, caches: KVCaches) -> Tensor:
         """Hidden states [T, hidden] after the final norm, from embeddings [T, hidden]."""
@@ -102,11 +98,12 @@ class HybridDecoder(nn.Module):
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """[N, vocab] float32."""
         head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(hidden_NH, head).float()
+        return self.linear(hidden_NH, head).float()
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embed_tokens.weight.dtype
+        """Of the activations; the weights may be narrower."""
+        return self.norm.weight.dtype

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.experts.base import ExpertsOp
 from llm_core.config import AttentionSpec, DecoderConfig, MoeSpec
+from llm_core.model.ops import Ops
 
 
 class RMSNorm(nn.Module):
@@ -24,11 +24,16 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
 
 
-def linear(in_features: int, out_features: int) -> nn.Linear:
-    """A bias-free linear layer whose weight needs no gradient."""
-    layer = nn.Linear(in_features, out_features, bias=False)
-    layer.weight.requires_grad_(False)
-    return layer
+class Linear(nn.Module):
+    """x W^T; the weight may be stored narrower than x."""
+
+    def __init__(self, in_features: int, out_features: int, ops: Ops) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
+        self.op = ops.linear
+
+    def forward(self, x_RI: Tensor) -> Tensor:
+        return self.op(x_RI, self.weight)
 
 
 def rope_tables(positions: Tensor, spec: AttentionSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -51,10 +56,10 @@ def rotate_(x_THK: Tensor, rope_dim: int, tables: tuple[Tensor, Tensor]) -> None
 class DenseMLP(nn.Module):
     """down(silu(gate x) * up x). gate_up_proj holds the gate rows before the up rows."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, ops: Ops) -> None:
         super().__init__()
-        self.gate_up_proj = linear(hidden_size, 2 * intermediate_size)
-        self.down_proj = linear(intermediate_size, hidden_size)
+        self.gate_up_proj = Linear(hidden_size, 2 * intermediate_size, ops)
+        self.down_proj = Linear(intermediate_size, hidden_size, ops)
 
     def forward(self, x_TH: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x_TH).chunk(2, dim=-1)
@@ -116,12 +121,12 @@ class Experts(nn.Module):
 class MoeMLP(nn.Module):
     """Router and experts; no shared expert."""
 
-    def __init__(self, config: DecoderConfig, op: ExpertsOp) -> None:
+    def __init__(self, config: DecoderConfig, ops: Ops) -> None:
         super().__init__()
         assert config.moe is not None
         self.gate = Router(config.hidden_size, config.moe)
         self.experts = Experts(config.hidden_size, config.moe)
-        self.op = op
+        self.op = ops.experts
 
     def forward(self, x_TH: Tensor) -> Tensor:
         weights_TK, ids_TK = self.gate(x_TH)

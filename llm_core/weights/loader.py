@@ -65,6 +65,7 @@ def load_decoder(
     source: TensorSource,
     *,
     dtype: torch.dtype,
+    weight_dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     backend: str = "cpu",
     with_mtp: bool = False,
@@ -72,7 +73,8 @@ def load_decoder(
     """A decoder with the weights of `source`.
 
     Args:
-        dtype: of every weight but the routers', which stay float32. fp8 blocks are expanded to it.
+        dtype: of activations, norms and sinks. Routers stay float32.
+        weight_dtype: of the matrices, by default the same. fp8 blocks are expanded to it.
         with_mtp: load the multi-token-prediction layers too, where the checkpoint has them.
 
     Raises:
@@ -86,7 +88,9 @@ def load_decoder(
     float32_targets = {place.target for place in plan.values() if place.is_float32}
     for name, parameter in model.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        kept = torch.float32 if name in float32_targets else dtype
+        kept = dtype if parameter.dim() == 1 else weight_dtype or dtype
+        if name in float32_targets:
+            kept = torch.float32
         empty = torch.empty(parameter.shape, dtype=kept, device=device)
         setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(empty, requires_grad=False))
     parameters = dict(model.named_parameters())
