@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -86,7 +87,14 @@ class Engine:
         Raises:
             CheckpointError: the folder does not hold what its config.json promises, or has no tokenizer.json.
         """
-        settings = settings or EngineSettings()
+        # OpenMP keeps a team of threads per calling thread, and puts all of them to sleep between loops once they
+        # outnumber the cores: decode is a quarter slower when another thread has a team. So loading has a thread
+        # of its own, which ends and takes its team along.
+        with ThreadPoolExecutor(1, thread_name_prefix="load") as loader:
+            return loader.submit(cls._load, folder, settings or EngineSettings()).result()
+
+    @classmethod
+    def _load(cls, folder: Path, settings: EngineSettings) -> Engine:
         config = load_config(folder)
         tokenizer_path = folder / "tokenizer.json"
         if not tokenizer_path.is_file():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +19,20 @@ def page_bytes(config: DecoderConfig, kind: LayerKind, page_size: int, dtype: to
     return per_token * page_size * dtype.itemsize
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy asks the system for zeroed memory and does not touch it; torch writes the zeros itself.
+    buffer = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(buffer).view(dtype).view(shape)
+
+
 class KVStorage:
     """K [N, P, G, head_dim] and V [N, P, G, v_head_dim] of every layer.
 
     In memory a layer's tensor is [G, N, P, width]: the tokens of one head follow one another, which is what the
     CPU's matrix products want. Zero-filled: attention may read, and weigh with zero, tokens nobody has written.
+    On a CPU the zeros cost no memory until a page is used.
     """
 
     def __init__(
@@ -39,12 +51,8 @@ class KVStorage:
             spec = config.attention(kind)
             shape = (spec.num_kv_heads, num_pages[kind], page_size)
             layers = range(config.num_layers(kind))
-            self._keys[kind] = [
-                torch.zeros(*shape, spec.head_dim, dtype=dtype, device=device) for _ in layers
-            ]
-            self._values[kind] = [
-                torch.zeros(*shape, spec.v_head_dim, dtype=dtype, device=device) for _ in layers
-            ]
+            self._keys[kind] = [_zeros((*shape, spec.head_dim), dtype, device) for _ in layers]
+            self._values[kind] = [_zeros((*shape, spec.v_head_dim), dtype, device) for _ in layers]
 
     def keys(self, kind: LayerKind, index: int) -> Tensor:
         """[N, P, G, head_dim] of the index-th layer of a kind."""

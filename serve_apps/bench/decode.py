@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Ratios under the keys of ARCHITECTURE.md; peers that did not run are null."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = _write_checkpoint(folder)
+        # As a server would be: no other thread of the process has done any arithmetic (see Engine.from_checkpoint).
+        with ThreadPoolExecutor(1) as writer:
+            config = writer.submit(_write_checkpoint, folder).result()
         engine = Engine.from_checkpoint(folder, _engine_settings(args))
         ours, overhead = _measure_engine(engine, args)
         kv_ratio = _kv_bytes_ratio(engine, config)
@@ -113,7 +116,19 @@ def _write_checkpoint(folder: Path) -> DecoderConfig:
     """The "small" text model as a V2-Flash folder: split q, k, v, which transformers reads."""
     raw = text_config("small")
     raw |= {"model_type": "mimo_v2_flash", "architectures": ["MiMoV2FlashForCausalLM"]}
-    del raw["attention_projection_layout"]
+    del raw["attention_projection_layout"], raw["rope_scaling"]
+    # transformers knows these by names of its own.
+    kinds = ("full_attention", "sliding_attention")
+    factor = raw["partial_rotary_factor"]
+    raw |= {
+        "rms_norm_eps": raw["layernorm_epsilon"],
+        "layer_types": [kinds[kind] for kind in raw["hybrid_layer_pattern"]],
+        "mlp_layer_types": ["sparse" if sparse else "dense" for sparse in raw["moe_layer_freq"]],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": factor}
+            for kind, theta in zip(kinds, (raw["rope_theta"], raw["swa_rope_theta"]), strict=True)
+        },
+    }
     config = load_config(raw)
     tensors = {
         name: initial_tensor(name, spec.shape, spec.dtype, seed=0, num_tokens=config.vocab_size)
@@ -249,8 +264,12 @@ def _measure_transformers(folder: Path, args: argparse.Namespace) -> dict[str, S
 
 def _peer(folder: Path, dtype: torch.dtype, implementation: str) -> Any:
     from transformers import MiMoV2FlashForCausalLM
+    from transformers.utils import logging
 
-    model: Any = MiMoV2FlashForCausalLM.from_pretrained(folder, dtype=dtype, experts_implementation=implementation)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: Any = MiMoV2FlashForCausalLM.from_pretrained(
+        folder, dtype=dtype, experts_implementation=implementation
+    )
     model.train(False)
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -120,10 +121,8 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             process.wait(60)
         finally:
             # Reaches what outlived the server, and nobody else: the group is its own.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
     # Nothing but the ready line: Ray's own messages stay in its log files.
     assert log.read_text() == f"Ready: {running.url}/v1  model tiny\n"
     assert process.returncode == 0

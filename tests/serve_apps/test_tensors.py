@@ -44,5 +44,5 @@ def test_gradients_and_strides_do_not_travel():
 
 
 def test_other_dtypes_are_refused():
-    with pytest.raises(ValueError, match="torch.int64"):
+    with pytest.raises(ValueError, match=r"torch\.int64"):
         pack_tensor(torch.zeros(2, dtype=torch.int64))
