@@ -165,6 +165,8 @@ def test_readme_shell_blocks_name_commands_that_exist() -> None:
     for block in readme_blocks("bash"):
         subprocess.run(["bash", "-n"], input=block, text=True, check=True)
         for line in block.replace("\\\n", " ").splitlines():
+            if not line.startswith(("make ", "mmserve ", "python ")):
+                continue
             words = shlex.split(line, comments=True)
             if words[:1] == ["make"]:
                 subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)

@@ -50,7 +50,7 @@ class IncrementalDetokenizer:
 
 
 class StopStrings:
-    """Cuts a stream of text at the first stop string; text that may become one is held back."""
+    """Cuts a stream of text at the stop string that is complete first; text that may become one is held back."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -59,11 +59,12 @@ class StopStrings:
     def add(self, text: str) -> tuple[str, str | None]:
         """New text to hand out, and the stop string met, if any. Nothing may be added after a stop."""
         self._held += text
+        # The one that is complete first wins, and of those that end together the longest: so the cut does not
+        # depend on how the text was split into tokens.
         first = min(
             ((at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0),
             default=None,
-            # At one place the longer stop string wins: it is the more specific one.
-            key=lambda found: (found[0], -len(found[1])),
+            key=lambda found: (found[0] + len(found[1]), found[0]),
         )
         if first is not None:
             at, stop = first

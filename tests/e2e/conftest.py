@@ -124,7 +124,10 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     # Nothing but the ready line: Ray's own messages stay in its log files.
-    assert log.read_text() == f"Ready: {running.url}/v1  model tiny\n"
+    ready, *rest = log.read_text().splitlines()
+    assert ready == f"Ready: {running.url}/v1  model tiny"
+    # A test kills the engine's process, which Ray reports in its own words.
+    assert all("(raylet)" in line or "OOM" in line or "Some common causes" in line for line in rest), rest
     assert process.returncode == 0
 
 

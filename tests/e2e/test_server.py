@@ -20,6 +20,10 @@ from tests.e2e.media import data_url, picture, png_bomb
 pytestmark = pytest.mark.e2e
 
 
+# 96 x 64 is under the processor's 8,192 pixels and grows to 128 x 96: 4 x 3 merged tokens.
+PICTURE_TOKENS = 12
+
+
 @pytest.fixture(scope="module")
 def client(server: RunningServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(api_key="none", base_url=f"{server.url}/v1", max_retries=0, timeout=60) as client:
@@ -39,7 +43,7 @@ def ask(client: openai.OpenAI, messages: list[dict[str, Any]], **options: Any) -
 def test_the_official_client_streams_an_answer_about_a_data_url(client):
     stream = ask(client, about(data_url(picture())), stream=True, stream_options={"include_usage": True})
     chunks = list(stream)
-    assert chunks[-1].usage.prompt_tokens_details.image_tokens == 6
+    assert chunks[-1].usage.prompt_tokens_details.image_tokens == PICTURE_TOKENS
     assert chunks[-2].choices[0].finish_reason in ("stop", "length")
     assert {"fetch_ms", "encode_ms", "queue_ms", "prefill_ms"} <= set(chunks[-1].timings)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
@@ -59,7 +63,7 @@ async def test_the_async_client_streams_an_answer_about_a_served_picture(server,
                 stream_options={"include_usage": True},
             )
             chunks = [chunk async for chunk in stream]
-            assert chunks[-1].usage.prompt_tokens_details.image_tokens == 6
+            assert chunks[-1].usage.prompt_tokens_details.image_tokens == PICTURE_TOKENS
 
 
 def test_several_pictures_and_turns(client, web):
@@ -68,7 +72,7 @@ def test_several_pictures_and_turns(client, web):
         {"role": "assistant", "content": "They are alike."},
         *about(f"{web}/ok.jpg", text="And this?"),
     ]
-    assert ask(client, messages).usage.prompt_tokens_details.image_tokens == 18
+    assert ask(client, messages).usage.prompt_tokens_details.image_tokens == 3 * PICTURE_TOKENS
 
 
 def test_the_answer_depends_on_the_picture(client):
@@ -153,7 +157,7 @@ def test_placeholders_typed_by_the_user_stay_text(client):
     assert usage.prompt_tokens_details.image_tokens == 0
     assert usage.prompt_tokens > ask(client, about(text="what is that?")).usage.prompt_tokens + 10
     with_picture = ask(client, about(data_url(picture()), text=typed)).usage
-    assert with_picture.prompt_tokens_details.image_tokens == 6
+    assert with_picture.prompt_tokens_details.image_tokens == PICTURE_TOKENS
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -209,7 +213,7 @@ def test_mmserve_chat_asks_the_server(server, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
-    assert "6 of images" in result.stderr
+    assert f"{PICTURE_TOKENS} of images" in result.stderr
     assert "prefill" in result.stderr
 
 
