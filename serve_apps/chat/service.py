@@ -283,16 +283,14 @@ def _usage(last: OutputDelta, encoded: Sequence[EncodedItem]) -> Usage:
 
 
 async def _all_or_none(jobs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run all jobs at once; the first to fail cancels the others, and its error is raised at once."""
+    """Run all jobs at once; the first to fail cancels the others, and its error is raised."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-            # Nobody waits for the cancelled: a remote call may be slow to notice, and the client is not to
-            # pay for it. What they raise is read here, or asyncio would report it as lost.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Clock:
