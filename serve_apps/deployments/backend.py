@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextvars import Context
 from dataclasses import replace
 from typing import Any, cast
 
@@ -51,7 +52,11 @@ class RayBackend:
         )
 
     async def _encode(self, reference: Any, modality: str, key: str) -> EncodedReference | Failure:
-        call = self._encoder.options(method_name="encode", session_id=key).remote(reference, modality)
+        handle = self._encoder.options(method_name="encode", session_id=key)
+        # Calls made while Ray handles an HTTP request inherit the request's internal id, and the router finds
+        # waiting calls by that id: of several pictures in one request all but one would wait for ever. In an
+        # empty context each call gets an id of its own.
+        call = Context().run(handle.remote, reference, modality)
         found: EncodedReference | Failure = await _result(call)
         return found
 

@@ -66,8 +66,6 @@ async def test_the_async_client_streams_an_answer_about_a_served_picture(server,
             assert chunks[-1].usage.prompt_tokens_details.image_tokens == PICTURE_TOKENS
 
 
-# Slow: with several pictures in one request, encoding now and then takes over a minute on two cores; see README.
-@pytest.mark.slow
 def test_several_pictures_and_turns(client, web):
     messages = about(data_url(picture(kind="PNG")), f"{web}/ok.jpg", text="Compare.")
     messages += [
@@ -117,7 +115,6 @@ BAD_PICTURES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("url", "status"), BAD_PICTURES, ids=lambda value: str(value)[:40])
 def test_a_bad_picture_is_a_clear_error_and_the_server_goes_on(client, web, url, status):
     with pytest.raises(openai.APIStatusError) as info:
