@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from llm_core.core import GenerateRequest, OutputDelta
-from llm_core.engine import Engine, EngineSettings
+from llm_core.engine import Engine, EngineSettings, EngineStats
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.pipeline import ImagePipeline
 from serve_apps.chat.base import EncodedItem, ModelInfo
@@ -48,6 +48,10 @@ class LocalBackend:
     async def model_info(self) -> ModelInfo:
         """See `Backend.model_info`."""
         return ModelInfo(max_context=self._engine.max_context)
+
+    def stats(self) -> EngineStats:
+        """The engine's numbers."""
+        return self._engine.stats()
 
     def close(self) -> None:
         """End the engine."""

@@ -1,0 +1,146 @@
+"""The whole chat service on a real tiny checkpoint in this process, under the limits a server has by default."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+
+from llm_core.engine import EngineSettings
+from mm_pipeline.fetch import Fetcher
+from mm_pipeline.limits import MediaLimits
+from serve_apps.api.routes import ApiSettings, create_api
+from serve_apps.chat.create import create_chat_service, system_fingerprint
+from serve_apps.chat.local import LocalBackend
+from serve_apps.chat.service import ChatLimits
+from tests.e2e.media import data_url, picture, web_server
+from tests.helpers import wait_until
+
+LIMITS = MediaLimits()
+
+
+@pytest.fixture(scope="module")
+def backend(tiny: Path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    engine = EngineSettings(dtype="float32", kv_memory_bytes=64 << 20)
+    backend = LocalBackend.from_checkpoint(tiny, engine=engine, media=LIMITS)
+    yield backend
+    backend.close()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+async def client(tiny: Path, backend: LocalBackend) -> AsyncIterator[httpx2.AsyncClient]:
+    fetcher = Fetcher(LIMITS)
+    service = create_chat_service(
+        tiny,
+        model_name="tiny",
+        backend=backend,
+        fetcher=fetcher,
+        chat_limits=ChatLimits(),
+        media_limits=LIMITS,
+    )
+
+    async def health() -> dict[str, Any]:
+        return {"status": "ok"}
+
+    settings = ApiSettings(system_fingerprint=system_fingerprint(tiny))
+    app = create_api(service, health=health, settings=settings)
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://test", timeout=60
+    ) as client:
+        yield client
+    await fetcher.close()
+
+
+async def post(client: httpx2.AsyncClient, content: Any, **fields: Any) -> tuple[int, dict[str, Any]]:
+    body = {"model": "tiny", "max_tokens": 4, "temperature": 0, **fields}
+    body["messages"] = [{"role": "user", "content": content}]
+    response = await client.post("/v1/chat/completions", json=body)
+    return response.status_code, response.json()
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+async def test_an_answer_about_a_picture(client):
+    status, answer = await post(client, [image(data_url(picture())), {"type": "text", "text": "hi"}])
+    assert status == 200
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 12
+    assert answer["system_fingerprint"].startswith("fp_")
+    assert {"encoder_preprocess_ms", "encode_ms", "prefill_ms"} <= set(answer["timings"])
+
+
+async def test_two_pictures_are_told_apart_by_their_place(client):
+    one, two = image(data_url(picture())), image(data_url(picture(64, 192, "PNG")))
+    seen = []
+    for order in ([one, two], [two, one], [one, two]):
+        status, answer = await post(client, order, max_tokens=1, logprobs=True)
+        assert status == 200
+        seen.append(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
+    assert seen[0] == seen[2] != seen[1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:80/x.jpg",
+        "http://localhost/x.jpg",
+        "http://10.0.0.1/x.jpg",
+        "http://169.254.169.254/latest/meta-data",
+        "http://[::1]/x.jpg",
+        "http://[::ffff:127.0.0.1]/x.jpg",
+        "file:///etc/passwd",
+    ],
+)
+async def test_private_places_are_forbidden(client, url):
+    status, answer = await post(client, [image(url)])
+    assert status == 400
+    assert answer["error"]["code"] in ("media_forbidden", "invalid_media")
+    assert answer["error"]["param"] == "messages.0.content.0"
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "017700000001", "0", "0x7f000001"])
+async def test_other_spellings_of_loopback_lead_nowhere(client, host):
+    with web_server() as web:
+        port = web.rpartition(":")[2]
+        status, answer = await post(client, [image(f"http://{host}:{port}/ok.jpg")])
+    assert status in (400, 424)
+    assert answer["error"]["param"] == "messages.0.content.0"
+
+
+async def test_greedy_answers_repeat_and_seeds_matter(client):
+    greedy = [await post(client, "tell me", max_tokens=12) for _ in range(2)]
+    assert greedy[0][1]["choices"] == greedy[1][1]["choices"]
+    drawn = [
+        (await post(client, "tell me", max_tokens=24, temperature=2, seed=seed))[1]["choices"]
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+async def test_a_conversation_the_context_cannot_hold_is_400(client, backend):
+    status, answer = await post(client, "word " * 40_000)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    limit = (await backend.model_info()).max_context
+    status, answer = await post(client, "hi", max_tokens=limit)
+    assert (status, answer["error"]["param"]) == (400, "max_tokens")
+    assert str(limit) in answer["error"]["message"]
+
+
+async def test_without_max_tokens_a_long_prompt_still_leaves_room(client):
+    status, answer = await post(client, "hi", max_tokens=None, stop=["e", "a", " "])
+    assert status == 200
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+async def test_nothing_is_left_in_the_engine(client, backend):
+    await post(client, "hi")
+    await wait_until(lambda: backend.stats().num_running + backend.stats().num_waiting == 0)
+    assert backend.stats().kv_bytes_used == 0
