@@ -91,14 +91,18 @@ def image_url(name: str) -> str:
 def _print(chunks: Iterator[dict[str, Any]]) -> None:
     usage: Mapping[str, Any] = {}
     timings: Mapping[str, float] = {}
+    has_text = False
     try:
         for chunk in chunks:
             for choice in chunk["choices"]:
-                print(choice["delta"].get("content") or "", end="", flush=True)
+                text = choice["delta"].get("content") or ""
+                has_text = has_text or bool(text)
+                print(text, end="", flush=True)
             usage = chunk.get("usage") or usage
             timings = chunk.get("timings") or timings
     finally:
-        print(flush=True)
+        if has_text:
+            print(flush=True)
     print(timing_line(usage, timings), file=sys.stderr)
 
 
