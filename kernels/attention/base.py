@@ -1,11 +1,12 @@
 """The one signature of paged causal attention, and the layout every backend reads.
 
-Shape suffixes: T query tokens of all sequences, B sequences, P tokens per page, M pages per table row,
-N pages in the pool, H query heads, G KV heads, K width of Q and K heads, V width of V heads.
+Shape suffixes: T query tokens of all sequences, B sequences, P tokens per page, N pages in the pool, H query heads,
+G KV heads, K width of Q and K heads, V width of V heads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,12 +18,12 @@ class AttentionLayout:
     """Where the queries and the keys of B sequences lie.
 
     Sequence b has q_lens[b] queries, the last q_lens[b] of its kv_lens[b] positions. The keys of positions
-    [kv_starts[b], kv_lens[b]) are in the pages page_table[b, 0..]: position p is token
-    (p - kv_starts[b]) % P of page page_table[b, (p - kv_starts[b]) // P]. Pages behind a window are not listed.
+    [kv_starts[b], kv_lens[b]) are in pages[b]: position p is token (p - kv_starts[b]) % P of page
+    pages[b][(p - kv_starts[b]) // P]. Pages behind a window are not listed.
 
     Attributes:
         q_lens, kv_lens, kv_starts: per sequence; kv_starts are multiples of P. Host integers.
-        page_table: [B, M] int32; entries past a sequence's last page are 0 and never read.
+        pages: page ids of each sequence, exactly those that hold its listed positions. Host integers.
         derived: what a backend derives from the layout, kept here so that it is derived once per step and not
             once per layer.
     """
@@ -30,7 +31,7 @@ class AttentionLayout:
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     kv_starts: tuple[int, ...]
-    page_table: Tensor
+    pages: tuple[Sequence[int], ...]
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 

@@ -10,6 +10,7 @@ Products run in the cache's dtype, the softmax in float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,27 +30,14 @@ def _head_major(cache_NPGD: Tensor) -> Tensor:
     return cache_NPGD.permute(2, 0, 1, 3)
 
 
-def _gather(cache_GNPD: Tensor, pages: list[int]) -> Tensor:
+def _gather(cache_GNPD: Tensor, pages: Sequence[int]) -> Tensor:
     """[G, len(pages) * P, D] of one sequence, a view where its pages follow one another in the pool."""
     num_kv_heads, _, page_size, width = cache_GNPD.shape
     first, count = pages[0], len(pages)
-    if pages[-1] - first == count - 1 and pages == list(range(first, first + count)):
+    if pages[-1] - first == count - 1 and list(pages) == list(range(first, first + count)):
         return cache_GNPD[:, first : first + count].reshape(num_kv_heads, count * page_size, width)
     index = torch.tensor(pages, device=cache_GNPD.device)
     return cache_GNPD.index_select(1, index).view(num_kv_heads, count * page_size, width)
-
-
-def _pages(layout: AttentionLayout, page_size: int) -> list[list[int]]:
-    """Page ids of each sequence, as host integers."""
-    key = f"pages{page_size}"
-    if key not in layout.derived:
-        table = layout.page_table.tolist()
-        layout.derived[key] = [
-            row[: -(-(kv_len - kv_start) // page_size)]
-            for row, kv_len, kv_start in zip(table, layout.kv_lens, layout.kv_starts, strict=True)
-        ]
-    pages: list[list[int]] = layout.derived[key]
-    return pages
 
 
 def _softmax_with_sink(scores: Tensor, sink: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -75,7 +63,7 @@ def prefill(
     out_THV = q_THK.new_empty(q_THK.shape[0], q_THK.shape[1], v_GNPV.shape[-1])
     begin = 0
     for pages, q_len, kv_len, kv_start in zip(
-        _pages(layout, k_GNPK.shape[2]), layout.q_lens, layout.kv_lens, layout.kv_starts, strict=True
+        layout.pages, layout.q_lens, layout.kv_lens, layout.kv_starts, strict=True
     ):
         k_GSK = _gather(k_GNPK, pages)[:, : kv_len - kv_start]
         v_GSV = _gather(v_GNPV, pages)[:, : kv_len - kv_start]
@@ -176,16 +164,23 @@ class _DecodeGroup:
     """Sequences of similar length: their rows in the batch, their pages, and which gathered keys they see."""
 
     rows: Tensor | None
-    pages: list[list[int]]
+    pages: list[Sequence[int]]
     index: Tensor | None
     first: int
     last: int
     hidden_B11S: Tensor | None
 
 
-def _decode_groups(layout: AttentionLayout, page_size: int, window_keys: int | None) -> list[_DecodeGroup]:
+def _padded(pages: Sequence[int], count: int) -> list[int]:
+    """The pages and the last of them again, `count` in all."""
+    return [*pages, *[pages[-1]] * (count - len(pages))]
+
+
+def _decode_groups(
+    layout: AttentionLayout, window_keys: int | None, device: torch.device
+) -> list[_DecodeGroup]:
     """Sequences sorted by page count and cut where padding would exceed `_MAX_PADDING`."""
-    pages = _pages(layout, page_size)
+    pages = layout.pages
     order = sorted(range(len(pages)), key=lambda b: len(pages[b]))
     cuts: list[list[int]] = []
     for b in order:
@@ -206,13 +201,13 @@ def _decode_groups(layout: AttentionLayout, page_size: int, window_keys: int | N
         if min(ends) != last or max(begins) != first:
             key = torch.arange(first, last)
             begin_B1, end_B1 = torch.tensor(begins).unsqueeze(1), torch.tensor(ends).unsqueeze(1)
-            hidden = ((key < begin_B1) | (key >= end_B1))[:, None, None, :].to(layout.page_table.device)
+            hidden = ((key < begin_B1) | (key >= end_B1))[:, None, None, :].to(device)
         rows = None if members == list(range(len(pages))) else torch.tensor(members)
         index = None
         if len(members) > 1:
             # Padding repeats a page of the same sequence: what it holds is finite, and weighed with zero.
-            flat = [page for b in members for page in pages[b] + pages[b][-1:] * (most - len(pages[b]))]
-            index = torch.tensor(flat, device=layout.page_table.device)
+            flat = [page for b in members for page in _padded(pages[b], most)]
+            index = torch.tensor(flat, device=device)
         groups.append(
             _DecodeGroup(
                 rows=rows,
@@ -248,13 +243,12 @@ def decode(
 ) -> Tensor:
     """See `kernels.attention.base.AttentionOp`; every sequence has one query."""
     k_GNPK, v_GNPV = _head_major(k_cache_NPGK), _head_major(v_cache_NPGV)
-    num_kv_heads, _, page_size, width = k_GNPK.shape
+    num_kv_heads, _, _, width = k_GNPK.shape
     num_heads, v_width = q_THK.shape[1], v_GNPV.shape[-1]
     heads = num_heads // num_kv_heads
-    key = f"decode{page_size}/{window_keys}"
-    if key not in layout.derived:
-        layout.derived[key] = _decode_groups(layout, page_size, window_keys)
-    groups: list[_DecodeGroup] = layout.derived[key]
+    if "decode" not in layout.derived:
+        layout.derived["decode"] = _decode_groups(layout, window_keys, q_THK.device)
+    groups: list[_DecodeGroup] = layout.derived["decode"]
     sink = None if sinks_H is None else sinks_H.float().view(num_kv_heads, heads)
     q_THK = q_THK * scale
     out_THV = q_THK.new_empty(q_THK.shape[0], num_heads, v_width)

@@ -20,15 +20,13 @@ def attention(
 ) -> Tensor:
     """See `kernels.attention.base.AttentionOp`."""
     num_heads = q_THK.shape[1]
-    page_size, num_kv_heads = k_cache_NPGK.shape[1:3]
-    group = num_heads // num_kv_heads
+    group = num_heads // k_cache_NPGK.shape[2]
     outputs = []
     begin = 0
-    for b, (q_len, kv_len, kv_start) in enumerate(
-        zip(layout.q_lens, layout.kv_lens, layout.kv_starts, strict=True)
+    for pages_b, q_len, kv_len, kv_start in zip(
+        layout.pages, layout.q_lens, layout.kv_lens, layout.kv_starts, strict=True
     ):
-        num_pages = -(-(kv_len - kv_start) // page_size)
-        pages = layout.page_table[b, :num_pages].long()
+        pages = torch.tensor(pages_b, device=q_THK.device)
         k_SGK = k_cache_NPGK[pages].flatten(0, 1)[: kv_len - kv_start].float()
         v_SGV = v_cache_NPGV[pages].flatten(0, 1)[: kv_len - kv_start].float()
         q_QHK = q_THK[begin : begin + q_len].float()

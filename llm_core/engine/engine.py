@@ -5,19 +5,18 @@ Callers put requests and aborts into an inbox; the thread empties it between ste
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from llm_core.config import load_config
-from llm_core.core import GenerateRequest, OutputDelta
+from llm_core.core import FinishReason, GenerateRequest, OutputDelta
 from llm_core.engine.answer import Answer, OnOutput
 from llm_core.engine.memory import plan_memory, resolve_dtypes
 from llm_core.engine.runner import Runner
@@ -72,7 +71,6 @@ class Engine:
         self._wake = threading.Condition()
         self._inbox: list[Sequence | str] = []
         self._answers: dict[str, Answer] = {}
-        self._pings: list[threading.Event] = []
         self._is_stopping = False
         self._thread: threading.Thread | None = None
         # Owned by the engine thread.
@@ -165,24 +163,6 @@ class Engine:
                 self._inbox.append(request_id)
                 self._wake.notify()
 
-    async def stream(self, request: GenerateRequest) -> AsyncIterator[OutputDelta]:
-        """Deltas of one request. Leaving the loop early, or cancellation, aborts it. Raises as `submit` does."""
-        loop = asyncio.get_running_loop()
-        deltas: asyncio.Queue[OutputDelta] = asyncio.Queue()
-
-        def deliver(delta: OutputDelta) -> None:
-            loop.call_soon_threadsafe(deltas.put_nowait, delta)
-
-        self.submit(request, deliver)
-        try:
-            while True:
-                delta = await deltas.get()
-                yield delta
-                if delta.finish_reason is not None:
-                    return
-        finally:
-            self.abort(request.request_id)
-
     def generate(self, request: GenerateRequest) -> Iterator[OutputDelta]:
         """Deltas of one request, blocking. Raises as `submit` does."""
         deltas: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
@@ -195,20 +175,6 @@ class Engine:
                     return
         finally:
             self.abort(request.request_id)
-
-    def check_alive(self, timeout_s: float) -> None:
-        """Returns once the engine thread has answered.
-
-        Raises:
-            EngineDeadError: the thread has stopped, or did not answer in time.
-        """
-        answered = threading.Event()
-        with self._wake:
-            self._require_alive()
-            self._pings.append(answered)
-            self._wake.notify()
-        if not answered.wait(timeout_s):
-            raise EngineDeadError(f"the engine did not answer within {timeout_s:g} s")
 
     def stats(self) -> EngineStats:
         num_running = len(self._scheduler.running)
@@ -241,19 +207,16 @@ class Engine:
                 self._is_stopping = True
             for answer in list(self._answers.values()):
                 self._finish(answer)
-                answer.end("abort")
+                self._tell_end(answer, "abort")
 
     def _take_inbox(self) -> bool:
         """Waits for work, then takes what callers left. False when the engine is to stop."""
         with self._wake:
-            while not (self._inbox or self._pings or self._is_stopping or self._scheduler.has_work):
+            while not (self._inbox or self._is_stopping or self._scheduler.has_work):
                 self._wake.wait()
             items, self._inbox = self._inbox, []
-            pings, self._pings = self._pings, []
             if self._is_stopping:
                 return False
-        for ping in pings:
-            ping.set()
         for item in items:
             if isinstance(item, Sequence):
                 self._scheduler.add(item)
@@ -316,8 +279,8 @@ class Engine:
             self._scheduler.remove(answer.sequence)
         self._num_finished += 1
 
-    def _tell_end(self, answer: Answer, reason: str, error: str | None = None) -> None:
+    def _tell_end(self, answer: Answer, reason: FinishReason, error: str | None = None) -> None:
         try:
-            answer.end("error" if reason == "error" else "abort", error)
+            answer.end(reason, error)
         except Exception:
             logger.exception("the receiver of request %s failed", answer.sequence.request_id)

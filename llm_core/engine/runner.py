@@ -112,18 +112,13 @@ class Runner:
                 q_lens=q_lens,
                 kv_lens=kv_lens,
                 kv_starts=(0,) * len(chunks),
-                page_table=self._table(full_pages),
+                pages=tuple(full_pages),
             ),
             "swa": AttentionLayout(
                 q_lens=q_lens,
                 kv_lens=kv_lens,
                 kv_starts=tuple(starts),
-                page_table=self._table(swa_pages),
+                pages=tuple(swa_pages),
             ),
         }
         return TokenRange(begin=begin, end=end, is_decode=is_decode, layouts=layouts)
-
-    def _table(self, pages: list[list[int]]) -> Tensor:
-        width = max(map(len, pages))
-        rows = [row + [0] * (width - len(row)) for row in pages]
-        return torch.tensor(rows, dtype=torch.int32, device=self.device)

@@ -11,6 +11,7 @@ import gc
 import json
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -220,15 +221,20 @@ def _measure_batch(engine: Engine, num_tokens: int) -> float:
     """Tokens per second of sixteen sequences, from the moment all of them decode."""
     arrivals: list[float] = []
 
-    def receive(_delta: OutputDelta) -> None:
+    ended = threading.Semaphore(0)
+
+    def receive(delta: OutputDelta) -> None:
         arrivals.append(time.perf_counter())
+        if delta.finish_reason is not None:
+            ended.release()
 
     for index in range(_BATCH):
         prompt = _prompt(_BATCH_PROMPT_TOKENS, index)
         engine.submit(_request(f"batch{index}", prompt, num_tokens), receive)
-    while len(arrivals) < _BATCH * num_tokens:
-        time.sleep(0.002)
-    arrivals.sort()
+    for _ in range(_BATCH):
+        ended.acquire()
+    if len(arrivals) != _BATCH * num_tokens:
+        raise ValueError(f"{len(arrivals)} of {_BATCH * num_tokens} tokens came; an answer ended early")
     # The first and last few tokens fall into steps that are not full.
     begin, end = arrivals[4 * _BATCH], arrivals[-4 * _BATCH]
     return (len(arrivals) - 8 * _BATCH) / (end - begin)

@@ -19,7 +19,7 @@ from llm_core.core import GenerateRequest, OutputDelta
 from mm_pipeline.content_key import content_key
 from serve_apps.chat.base import EncodedItem, ModelInfo
 from serve_apps.deployments.encoder import EncodedReference
-from serve_apps.deployments.engine import Failure
+from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.ray_errors import CALL_ERRORS, REPLICA_GONE, from_call
 
 

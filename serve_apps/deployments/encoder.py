@@ -14,7 +14,7 @@ from ray import ObjectRef, serve
 from serve_apps.api.errors import bad_request
 from serve_apps.chat.create import create_image_pipeline
 from serve_apps.chat.errors import to_api_error
-from serve_apps.deployments.engine import Failure
+from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.tensors import PackedTensor, pack_tensor
 from serve_apps.settings import ServerSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,10 @@ from serve_apps.api.errors import ApiError
 from serve_apps.chat.base import ModelInfo
 from serve_apps.chat.delta_batches import delta_batches
 from serve_apps.chat.errors import to_api_error
+from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.health import EngineWatch
 from serve_apps.deployments.tensors import PackedTensor, unpack_tensor
 from serve_apps.settings import ServerSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An error on its way to the ingress, as a value: Ray would log an exception and change its type."""
-
-    error: ApiError
 
 
 class DecoderEngine:

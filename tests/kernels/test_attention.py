@@ -39,7 +39,6 @@ def cases(draw: st.DrawFn, *, is_decode: bool):
         kv_lens.append(kv_len)
         kv_starts.append(kv_start)
         rows.append([pages.pop(0) for _ in range(count)])
-    width = max(map(len, rows))
     # Pages nobody lists hold NaN: reading one shows.
     k_cache = torch.full((num_kv_heads, NUM_PAGES, page_size, 12), float("nan"))
     v_cache = torch.full((num_kv_heads, NUM_PAGES, page_size, 8), float("nan"))
@@ -50,7 +49,7 @@ def cases(draw: st.DrawFn, *, is_decode: bool):
         q_lens=tuple(q_lens),
         kv_lens=tuple(kv_lens),
         kv_starts=tuple(kv_starts),
-        page_table=torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int32),
+        pages=tuple(rows),
     )
     q = torch.randn(sum(q_lens), num_kv_heads * group, 12, generator=generator)
     arguments = (q, k_cache.permute(1, 2, 0, 3), v_cache.permute(1, 2, 0, 3), layout)
@@ -80,9 +79,7 @@ def test_cpu_decode_is_the_definition(case) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_without_cache_prefix_it_is_scaled_dot_product_attention(backend: str) -> None:
     q, k, v = torch.randn(40, 4, 12), torch.randn(40, 2, 12), torch.randn(40, 2, 8)
-    layout = AttentionLayout(
-        q_lens=(40,), kv_lens=(40,), kv_starts=(0,), page_table=torch.arange(10, dtype=torch.int32)[None]
-    )
+    layout = AttentionLayout(q_lens=(40,), kv_lens=(40,), kv_starts=(0,), pages=(range(10),))
     out = create_attention(backend).prefill(
         q,
         k.view(10, 4, 2, 12),
@@ -103,9 +100,7 @@ def test_without_cache_prefix_it_is_scaled_dot_product_attention(backend: str) -
 
 def test_an_infinite_sink_takes_everything_and_minus_infinity_nothing() -> None:
     q, k, v = torch.randn(5, 2, 12), torch.randn(1, 16, 2, 12), torch.randn(1, 16, 2, 8)
-    layout = AttentionLayout(
-        q_lens=(5,), kv_lens=(5,), kv_starts=(0,), page_table=torch.zeros(1, 1, dtype=torch.int32)
-    )
+    layout = AttentionLayout(q_lens=(5,), kv_lens=(5,), kv_starts=(0,), pages=([0],))
     for backend in ("reference", "cpu"):
         prefill = create_attention(backend).prefill
 
@@ -119,3 +114,17 @@ def test_an_infinite_sink_takes_everything_and_minus_infinity_nothing() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match="no attention backend 'cuda'; there are reference, cpu"):
         create_attention("cuda")
+
+
+@given(
+    case=st.booleans().flatmap(lambda is_decode: st.tuples(st.just(is_decode), cases(is_decode=is_decode)))
+)
+@settings(max_examples=30, deadline=None)
+def test_bfloat16_stays_near_float32(case) -> None:
+    is_decode, ((q, k, v, layout), options) = case
+    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
+    expected = create_attention("reference").prefill(q.float(), k.float(), v.float(), layout, **options)
+    ops = create_attention("cpu")
+    actual = (ops.decode if is_decode else ops.prefill)(q, k, v, layout, **options)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected, atol=5e-2, rtol=5e-2)

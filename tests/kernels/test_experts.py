@@ -45,3 +45,15 @@ def test_a_token_does_not_depend_on_its_neighbours() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match="no experts backend 'cuda'; there are reference, cpu"):
         create_experts("cuda")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 12])
+def test_experts_stored_in_bfloat16(num_tokens: int) -> None:
+    x = torch.randn(num_tokens, 32)
+    gate_up, down = (torch.randn(4, 48, 32) / 6).bfloat16(), (torch.randn(4, 32, 24) / 5).bfloat16()
+    ids = torch.rand(num_tokens, 4).topk(2).indices
+    weights = torch.rand(num_tokens, 2)
+    expected = create_experts("reference")(x, gate_up, down, weights, ids)
+    actual = create_experts("cpu")(x, gate_up, down, weights, ids)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=3e-2, rtol=3e-2)

@@ -5,20 +5,8 @@ import json
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<|audio_pad|>",
-    "<|mimo_video_start|>",
-    "<|mimo_video_end|>",
-    "<|mimo_audio_start|>",
-    "<|mimo_audio_end|>",
-)
+from serve_apps.checkpoint.tokenizer import SPECIAL_TOKENS
+
 # Added, but not special: `skip_special_tokens` leaves it alone and so do options that only know special ones.
 ADDED = "<think>"
 TEMPLATE = """\
@@ -47,7 +35,9 @@ def tokenizer_folder(tmp_path_factory):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     tokenizer.add_tokens([AddedToken(ADDED, special=False, normalized=False)])
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save(str(folder / "tokenizer.json"))

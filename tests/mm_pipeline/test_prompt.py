@@ -10,8 +10,9 @@ from transformers import AutoTokenizer
 from mm_pipeline.image import smart_resize
 from mm_pipeline.pipeline import EncodedMedia
 from mm_pipeline.prompt import ChatPrompter, MediaSlot, MediaSpan, SpecialTokens, expand
+from serve_apps.checkpoint.tokenizer import SPECIAL_TOKENS
 from tests.golden import golden_dir
-from tests.mm_pipeline.conftest import ADDED, SPECIAL
+from tests.mm_pipeline.conftest import ADDED
 
 IMAGE = {"type": "image"}
 
@@ -65,7 +66,12 @@ def test_ordinary_text_is_tokenised_as_transformers_does(prompter, tokenizer, te
 
 
 pieces = st.sampled_from(
-    [*SPECIAL, ADDED, *(token[:4] for token in SPECIAL), *(token[4:] for token in SPECIAL)]
+    [
+        *SPECIAL_TOKENS,
+        ADDED,
+        *(token[:4] for token in SPECIAL_TOKENS),
+        *(token[4:] for token in SPECIAL_TOKENS),
+    ]
 )
 
 
