@@ -1,4 +1,4 @@
-"""What a request may ask about its media. Knows names and plain bounds; the server's limits are checked elsewhere."""
+"""What a request may ask about its media. Knows names and plain bounds; the limits are checked elsewhere."""
 
 from __future__ import annotations
 
