@@ -1,4 +1,4 @@
-"""Packed bidirectional attention of media encoders: full or windowed inside segments, optional sinks, GQA.
+"""Packed attention of media encoders: full, causal or windowed inside segments, optional sinks, GQA.
 
 Knows tensors only: no model, no image, no audio.
 """
@@ -20,14 +20,16 @@ def encoder_attention(
     cu_seqlens: torch.Tensor,
     *,
     window: int | None = None,
+    causal: bool = False,
     sinks: torch.Tensor | None = None,
     backend: str,
 ) -> torch.Tensor:
-    """Each token attends to the tokens of its own segment, both ways.
+    """Each token attends to the tokens of its own segment: both ways, or with `causal` to none after itself.
 
     query: [T, Hq, D]. key: [T, Hkv, D]. value: [T, Hkv, Dv]; query head h reads key head h // (Hq // Hkv).
     cu_seqlens: int32 or int64 [S + 1], starts at 0, ends at T; segment s is [cu_seqlens[s], cu_seqlens[s + 1]).
     window: token i sees j only where |i - j| <= window, counted in this order; None sees the whole segment.
+    causal: token i sees j only where j <= i; with a window these are window + 1 tokens, itself included.
     sinks: [Hq], one logit per query head that joins the softmax's denominator and has no value.
     Scores are scaled by D ** -0.5. Returns [T, Hq, Dv] in query's dtype; softmax runs in float32.
     backend: "reference" is the definition, "cpu" the fast form.
@@ -36,7 +38,7 @@ def encoder_attention(
     if backend not in _BACKENDS:
         raise ValueError(f"encoder attention backend {backend!r} is unknown; use one of {sorted(_BACKENDS)}")
     _check(query, key, value, cu_seqlens, window, sinks)
-    return _BACKENDS[backend](query, key, value, cu_seqlens, window, sinks)
+    return _BACKENDS[backend](query, key, value, cu_seqlens, window, causal, sinks)
 
 
 def _check(

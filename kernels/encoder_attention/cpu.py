@@ -23,21 +23,22 @@ def encoder_attention_cpu(
     value: torch.Tensor,
     cu_seqlens: torch.Tensor,
     window: int | None,
+    causal: bool,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """As `encoder_attention`, whose checks have passed."""
     out = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
     bounds: list[int] = cu_seqlens.tolist()
     if window is not None and _longest(bounds) > window + 1:
-        _banded(query, key, value, cu_seqlens, window, sinks, out)
+        _banded(query, key, value, cu_seqlens, window, causal, sinks, out)
         return out
     # A window that reaches across every segment hides nothing.
     for start, count, length in _equal_runs(bounds):
         rows = slice(start, start + count * length)
         if sinks is None:
-            _full(query[rows], key[rows], value[rows], count, out[rows])
+            _full(query[rows], key[rows], value[rows], count, causal, out[rows])
         else:
-            _full_with_sinks(query[rows], key[rows], value[rows], count, sinks, out[rows])
+            _full_with_sinks(query[rows], key[rows], value[rows], count, causal, sinks, out[rows])
     return out
 
 
@@ -58,13 +59,20 @@ def _equal_runs(bounds: list[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _full(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: int, out: torch.Tensor) -> None:
+def _full(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    count: int,
+    causal: bool,
+    out: torch.Tensor,
+) -> None:
     """`count` segments of equal length, no window, no sinks."""
     queries, keys, values = (
         tensor.unflatten(0, (count, -1)).transpose(1, 2) for tensor in (query, key, value)
     )
     attended = F.scaled_dot_product_attention(
-        queries, keys, values, enable_gqa=query.shape[1] != key.shape[1]
+        queries, keys, values, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
     )
     out.copy_(attended.transpose(1, 2).flatten(0, 1))
 
@@ -74,6 +82,7 @@ def _full_with_sinks(
     key: torch.Tensor,
     value: torch.Tensor,
     count: int,
+    causal: bool,
     sinks: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
@@ -82,10 +91,19 @@ def _full_with_sinks(
     step = max(1, _MAX_SCORES // (query.shape[1] * length))
     for segment in range(count):
         first = segment * length
-        keys, values = key[None, first : first + length], value[None, first : first + length]
         for start in range(first, first + length, step):
             end = min(start + step, first + length)
-            out[start:end] = _attend(query[None, start:end], keys, values, None, sinks)[0]
+            keys = slice(first, end if causal else first + length)
+            visible = _causal(first, start, end, query.device) if causal else None
+            out[start:end] = _attend(
+                query[None, start:end], key[None, keys], value[None, keys], visible, sinks
+            )[0]
+
+
+def _causal(first: int, start: int, end: int, device: torch.device) -> torch.Tensor:
+    """[1, end - start, end - first]: which of the keys [first, end) each query in [start, end) sees."""
+    queries = torch.arange(start, end, device=device)
+    return (torch.arange(first, end, device=device) <= queries[:, None])[None]
 
 
 def _banded(
@@ -94,22 +112,24 @@ def _banded(
     value: torch.Tensor,
     cu_seqlens: torch.Tensor,
     window: int,
+    causal: bool,
     sinks: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """The packed tokens in blocks of queries, each against the keys from `window` before it to `window` after it.
+    """The packed tokens in blocks of queries, each against the keys from `window` before it to `after` after it.
 
-    Block b owns queries [b * B, (b + 1) * B) and reads keys [b * B - window, (b + 1) * B + window); a mask keeps
-    segments apart.
+    `after` is 0 where nothing later is seen, else `window`. Block b owns queries [b * B, (b + 1) * B) and reads
+    keys [b * B - window, (b + 1) * B + after); a mask keeps segments apart.
     """
+    after = 0 if causal else window
     num_tokens = query.shape[0]
     num_blocks = -(-num_tokens // _BLOCK)
     padding = num_blocks * _BLOCK - num_tokens
-    span = _BLOCK + 2 * window
+    span = _BLOCK + window + after
     # Zeros, not garbage: a masked weight of 0 times NaN would be NaN.
     queries = F.pad(query, (0, 0, 0, 0, 0, padding)).unflatten(0, (num_blocks, _BLOCK))
     keys, values = (
-        F.pad(tensor, (0, 0, 0, 0, window, window + padding)).unfold(0, span, _BLOCK).permute(0, 3, 1, 2)
+        F.pad(tensor, (0, 0, 0, 0, window, after + padding)).unfold(0, span, _BLOCK).permute(0, 3, 1, 2)
         for tensor in (key, value)
     )
     device = query.device
@@ -117,10 +137,10 @@ def _banded(
         torch.arange(num_tokens, device=device), cu_seqlens.to(device, torch.int64), right=True
     )
     query_segment = F.pad(segment, (0, padding), value=-1).unflatten(0, (num_blocks, _BLOCK))
-    key_segment = F.pad(segment, (window, window + padding), value=-2).unfold(0, span, _BLOCK)
+    key_segment = F.pad(segment, (window, after + padding), value=-2).unfold(0, span, _BLOCK)
     key_offset = torch.arange(span, device=device) - window
     offset = key_offset[None, :] - torch.arange(_BLOCK, device=device)[:, None]
-    near = offset.abs() <= window
+    near = (offset >= -window) & (offset <= after)
 
     step = max(1, _MAX_SCORES // (query.shape[1] * _BLOCK * span))
     for start in range(0, num_blocks, step):

@@ -13,6 +13,7 @@ def encoder_attention_reference(
     value: torch.Tensor,
     cu_seqlens: torch.Tensor,
     window: int | None,
+    causal: bool,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """As `encoder_attention`, whose checks have passed."""
@@ -24,10 +25,12 @@ def encoder_attention_reference(
         keys = key[start:end].float().repeat_interleave(group, dim=1)
         values = value[start:end].float().repeat_interleave(group, dim=1)
         scores = torch.einsum("ihd,jhd->hij", queries, keys) * query.shape[2] ** -0.5
+        position = torch.arange(end - start, device=query.device)
+        behind = position[:, None] - position[None, :]
         if window is not None:
-            position = torch.arange(end - start, device=query.device)
-            hidden = (position[:, None] - position[None, :]).abs() > window
-            scores = scores.masked_fill(hidden, float("-inf"))
+            scores = scores.masked_fill(behind.abs() > window, float("-inf"))
+        if causal:
+            scores = scores.masked_fill(behind < 0, float("-inf"))
         if sinks is not None:
             column = sinks.float().view(-1, 1, 1).expand(-1, end - start, 1)
             scores = torch.cat([scores, column], dim=2)

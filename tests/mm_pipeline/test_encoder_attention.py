@@ -35,18 +35,21 @@ def poisoned_empty(monkeypatch):
     kv_heads=st.sampled_from([1, 2]),
     value_width=st.sampled_from([8, 5]),
     window=st.none() | st.integers(0, 100),
+    causal=st.booleans(),
     sinks=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float32, torch.bfloat16]),
     seed=st.integers(0, 5),
 )
 @settings(max_examples=80, deadline=None)
-def test_cpu_equals_reference(lengths, groups, kv_heads, value_width, window, sinks, dtype, seed):
+def test_cpu_equals_reference(lengths, groups, kv_heads, value_width, window, causal, sinks, dtype, seed):
     query, key, value, cu_seqlens = inputs(
         lengths, groups * kv_heads, kv_heads, value_width=value_width, dtype=dtype, seed=seed
     )
     logits = torch.linspace(-2, 6, query.shape[1]) if sinks else None
     made, expected = (
-        encoder_attention(query, key, value, cu_seqlens, window=window, sinks=logits, backend=backend)
+        encoder_attention(
+            query, key, value, cu_seqlens, window=window, causal=causal, sinks=logits, backend=backend
+        )
         for backend in ("cpu", "reference")
     )
     assert made.dtype == dtype
@@ -55,11 +58,14 @@ def test_cpu_equals_reference(lengths, groups, kv_heads, value_width, window, si
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([1.0, -1.0, 30.0, 0.0])])
 @pytest.mark.parametrize("window", [None, 9])
-def test_scores_in_several_steps(monkeypatch, window, sinks):
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_in_several_steps(monkeypatch, causal, window, sinks):
     monkeypatch.setattr("kernels.encoder_attention.cpu._MAX_SCORES", 4 * 64 * 82 * 2)
     query, key, value, cu_seqlens = inputs([300, 300, 5])
     made, expected = (
-        encoder_attention(query, key, value, cu_seqlens, window=window, sinks=sinks, backend=backend)
+        encoder_attention(
+            query, key, value, cu_seqlens, window=window, causal=causal, sinks=sinks, backend=backend
+        )
         for backend in ("cpu", "reference")
     )
     torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
@@ -77,6 +83,10 @@ def test_definition_by_hand(backend):
     torch.testing.assert_close(near.flatten(), torch.tensor([0.5, 1, 1.5, 3.5, 3.5]))
     sunk = encoder_attention(query, query, value, cu_seqlens, window=1, sinks=torch.zeros(1), backend=backend)
     torch.testing.assert_close(sunk.flatten(), torch.tensor([1 / 3, 3 / 4, 1, 7 / 3, 7 / 3]))
+    before = encoder_attention(query, query, value, cu_seqlens, causal=True, backend=backend)
+    torch.testing.assert_close(before.flatten(), torch.tensor([0, 0.5, 1, 3, 3.5]))
+    latest = encoder_attention(query, query, value, cu_seqlens, causal=True, window=1, backend=backend)
+    torch.testing.assert_close(latest.flatten(), torch.tensor([0, 0.5, 1.5, 3, 3.5]))
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
