@@ -161,14 +161,18 @@ def _banded(
 
 @dataclass(frozen=True)
 class _DecodeGroup:
-    """Sequences of similar length: their rows in the batch, their pages, and which gathered keys they see."""
+    """Sequences of similar length: their rows in the batch, where their pages lie, and which keys they see.
+
+    Of the S tokens on the pages, [first, last) are multiplied and those of hidden_1B1S among them left out.
+    """
 
     rows: Tensor | None
-    pages: list[Sequence[int]]
+    batch: int
+    run: tuple[int, int] | None
     index: Tensor | None
     first: int
     last: int
-    hidden_B11S: Tensor | None
+    hidden_1B1S: Tensor | None
 
 
 def _padded(pages: Sequence[int], count: int) -> list[int]:
@@ -177,7 +181,7 @@ def _padded(pages: Sequence[int], count: int) -> list[int]:
 
 
 def _decode_groups(
-    layout: AttentionLayout, window_keys: int | None, device: torch.device
+    layout: AttentionLayout, window_keys: int | None, page_size: int, device: torch.device
 ) -> list[_DecodeGroup]:
     """Sequences sorted by page count and cut where padding would exceed `_MAX_PADDING`."""
     pages = layout.pages
@@ -190,45 +194,75 @@ def _decode_groups(
             cuts.append([b])
     groups = []
     for members in cuts:
-        most = max(len(pages[b]) for b in members)
         begins, ends = [], []
         for b in members:
             lowest = 0 if window_keys is None else max(0, layout.kv_lens[b] - window_keys)
             begins.append(max(0, lowest - layout.kv_starts[b]))
             ends.append(layout.kv_lens[b] - layout.kv_starts[b])
+        rows = None if members == list(range(len(pages))) else torch.tensor(members, device=device)
+        if len(members) == 1:
+            groups.append(_single(pages[members[0]], begins[0], ends[0], rows, page_size, device))
+            continue
         first, last = min(begins), max(ends)
         hidden = None
         if min(ends) != last or max(begins) != first:
             key = torch.arange(first, last)
             begin_B1, end_B1 = torch.tensor(begins).unsqueeze(1), torch.tensor(ends).unsqueeze(1)
-            hidden = ((key < begin_B1) | (key >= end_B1))[:, None, None, :].to(device)
-        rows = None if members == list(range(len(pages))) else torch.tensor(members)
-        index = None
-        if len(members) > 1:
-            # Padding repeats a page of the same sequence: what it holds is finite, and weighed with zero.
-            flat = [page for b in members for page in _padded(pages[b], most)]
-            index = torch.tensor(flat, device=device)
+            hidden = ((key < begin_B1) | (key >= end_B1))[None, :, None, :].to(device)
+        # Padding repeats a page of the same sequence: what it holds is finite, and weighed with zero.
+        most = max(len(pages[b]) for b in members)
+        flat = [page for b in members for page in _padded(pages[b], most)]
         groups.append(
             _DecodeGroup(
                 rows=rows,
-                pages=[pages[b] for b in members],
-                index=index,
+                batch=len(members),
+                run=None,
+                index=torch.tensor(flat, device=device),
                 first=first,
                 last=last,
-                hidden_B11S=hidden,
+                hidden_1B1S=hidden,
             )
         )
     return groups
 
 
+def _single(
+    pages: Sequence[int], first: int, last: int, rows: Tensor | None, page_size: int, device: torch.device
+) -> _DecodeGroup:
+    """A group of one sequence. Pages that fill a run of the pool are read in place, whatever their order: a
+    softmax does not depend on the order of its keys."""
+    low, count = min(pages), len(pages)
+    is_run = max(pages) - low == count - 1
+    index = hidden = None
+    if not is_run:
+        index = torch.tensor(pages, device=device)
+    elif pages[0] != low or pages[-1] != low + count - 1:
+        token = torch.arange(count * page_size).view(count, page_size)
+        seen = (token >= first) & (token < last)
+        hidden = torch.empty_like(seen)
+        hidden[torch.tensor(pages) - low] = ~seen
+        hidden = hidden.view(1, 1, 1, -1).to(device)
+        first, last = 0, count * page_size
+    return _DecodeGroup(
+        rows=rows,
+        batch=1,
+        run=(low, low + count) if is_run else None,
+        index=index,
+        first=first,
+        last=last,
+        hidden_1B1S=hidden,
+    )
+
+
 def _gather_group(cache_GNPD: Tensor, group: _DecodeGroup) -> Tensor:
-    """[B, G, last - first, D] of a group's sequences."""
+    """[G * B, last - first, D] of a group's sequences."""
     num_kv_heads, width = cache_GNPD.shape[0], cache_GNPD.shape[-1]
-    if group.index is None:
-        return _gather(cache_GNPD, group.pages[0])[:, group.first : group.last].unsqueeze(0)
-    gathered = cache_GNPD.index_select(1, group.index)
-    gathered = gathered.view(num_kv_heads, len(group.pages), -1, width).transpose(0, 1)
-    return gathered[:, :, group.first : group.last]
+    if group.run is not None:
+        keys = cache_GNPD[:, group.run[0] : group.run[1]]
+    else:
+        assert group.index is not None
+        keys = cache_GNPD.index_select(1, group.index)
+    return keys.reshape(num_kv_heads * group.batch, -1, width)[:, group.first : group.last]
 
 
 def decode(
@@ -243,29 +277,31 @@ def decode(
 ) -> Tensor:
     """See `kernels.attention.base.AttentionOp`; every sequence has one query."""
     k_GNPK, v_GNPV = _head_major(k_cache_NPGK), _head_major(v_cache_NPGV)
-    num_kv_heads, _, _, width = k_GNPK.shape
-    num_heads, v_width = q_THK.shape[1], v_GNPV.shape[-1]
-    heads = num_heads // num_kv_heads
+    num_kv_heads, _, page_size, width = k_GNPK.shape
+    num_queries, num_heads, _ = q_THK.shape
+    heads, v_width = num_heads // num_kv_heads, v_GNPV.shape[-1]
     if "decode" not in layout.derived:
-        layout.derived["decode"] = _decode_groups(layout, window_keys, q_THK.device)
+        layout.derived["decode"] = _decode_groups(layout, window_keys, page_size, q_THK.device)
     groups: list[_DecodeGroup] = layout.derived["decode"]
-    sink = None if sinks_H is None else sinks_H.float().view(num_kv_heads, heads)
-    q_THK = q_THK * scale
-    out_THV = q_THK.new_empty(q_THK.shape[0], num_heads, v_width)
+    sink = None if sinks_H is None else sinks_H.float().view(num_kv_heads, 1, heads)
+    # Written once, the scale and the order that the products want.
+    q_GTKh = torch.mul(q_THK.view(num_queries, num_kv_heads, heads, width).permute(1, 0, 3, 2), scale)
+    out_THV = q_THK.new_empty(num_queries, num_heads, v_width)
     for group in groups:
-        batch, num_keys = len(group.pages), group.last - group.first
-        q = q_THK if group.rows is None else q_THK[group.rows]
-        q = q.view(batch, num_kv_heads, heads, width)
-        k_BGSK, v_BGSV = _gather_group(k_GNPK, group), _gather_group(v_GNPV, group)
+        num_keys = group.last - group.first
+        q_GBKh = q_GTKh if group.rows is None else q_GTKh[:, group.rows]
         columns = num_keys if sink is None else num_keys + 1
-        scores = q.new_empty(batch, num_kv_heads, heads, columns)
-        scores[..., :num_keys] = q @ k_BGSK.transpose(2, 3)
-        if group.hidden_B11S is not None:
-            scores[..., :num_keys].masked_fill_(group.hidden_B11S, float("-inf"))
-        probs = _softmax_with_sink(scores, sink, v_BGSV.dtype)
-        out = (probs @ v_BGSV).view(batch, num_heads, v_width)
+        scores = q_THK.new_empty(num_kv_heads, group.batch, heads, columns)
+        # Keys times queries is the faster way round: the long side comes first.
+        products = torch.bmm(_gather_group(k_GNPK, group), q_GBKh.flatten(0, 1))
+        scores.flatten(0, 1)[..., :num_keys] = products.transpose(1, 2)
+        if group.hidden_1B1S is not None:
+            scores[..., :num_keys].masked_fill_(group.hidden_1B1S, float("-inf"))
+        probs = _softmax_with_sink(scores, sink, v_GNPV.dtype).flatten(0, 1)
+        out = torch.bmm(probs, _gather_group(v_GNPV, group)).view(num_kv_heads, group.batch, heads, v_width)
+        out_BHV = out.transpose(0, 1).reshape(group.batch, num_heads, v_width)
         if group.rows is None:
-            out_THV = out
+            out_THV = out_BHV
         else:
-            out_THV[group.rows] = out
+            out_THV[group.rows] = out_BHV
     return out_THV

@@ -44,9 +44,12 @@ def _single_token(
 ) -> Tensor:
     """Decode of one sequence: matrix-vector products straight on the weights, nothing sorted or copied."""
     x = x_TH[0].to(gate_up_E2IH.dtype)
-    outputs = [
-        torch.mv(down_EHI[expert], _swiglu(torch.mv(gate_up_E2IH[expert], x)))
-        for expert in ids_TK[0].tolist()
-    ]
+    ids = ids_TK[0].tolist()
+    gate_up_K2I = x.new_empty(len(ids), gate_up_E2IH.shape[1])
+    out_KH = x.new_empty(len(ids), down_EHI.shape[1])
+    for row, expert in zip(gate_up_K2I.unbind(), ids, strict=True):
+        torch.mv(gate_up_E2IH[expert], x, out=row)
+    for row, hidden, expert in zip(out_KH.unbind(), _swiglu(gate_up_K2I).unbind(), ids, strict=True):
+        torch.mv(down_EHI[expert], hidden, out=row)
     # [1, K] x [K, H], in the routing weights' float32.
-    return torch.mm(weights_TK, torch.stack(outputs).float()).to(x_TH.dtype)
+    return torch.mm(weights_TK, out_KH.float()).to(x_TH.dtype)

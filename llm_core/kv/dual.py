@@ -109,7 +109,9 @@ class DualPool:
         """Frees the SWA pages that no query at `next_position` or later sees."""
         begin_page = max(0, next_position - self.window_keys + 1) // self.page_size
         begin_page = min(begin_page, len(kv.full_pages))
-        count = self._drop_swa(kv.full_pages[kv.swa_begin_page : begin_page])
+        # The page just behind the window is taken again first, so the window stays one run of the pool, turned
+        # round like a ring, and attention reads it in place.
+        count = self._drop_swa(reversed(kv.full_pages[kv.swa_begin_page : begin_page]))
         kv.swa_begin_page = max(kv.swa_begin_page, begin_page)
         # What is freed may be taken again by this sequence: its bound, not its length, was reserved.
         kv.reserved_swa += count
