@@ -1,26 +1,47 @@
-"""Encoders: preprocessed media to language-model embeddings, and their weights by hub name."""
+"""Encoders: preprocessed media to language-model embeddings, and their weights by hub name.
+
+A checkpoint folder holds the vision encoder and the audio codes' encoder among its own tensors, and the audio
+tokenizer in a folder inside it, `AUDIO_TOKENIZER_FOLDER`, with a config.json and a model.safetensors of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from blake3 import blake3
 
+from mm_pipeline.encoders.audio_encoder import AudioStream, SegmentedAudioEncoder
 from mm_pipeline.encoders.base import Encoder, TensorSource
 from mm_pipeline.encoders.image_encoder import PackedImageEncoder
 from mm_pipeline.encoders.mimo_audio import MimoAudioConfig, MimoAudioEncoder
+from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer, MimoAudioTokenizerConfig
 from mm_pipeline.encoders.mimo_vision import MimoVisionConfig, MimoVisionEncoder
+from mm_pipeline.encoders.weights import load_module
 
-if TYPE_CHECKING:
-    from torch import nn
+__all__ = [
+    "AUDIO_TOKENIZER_FOLDER",
+    "AudioStream",
+    "Encoder",
+    "SegmentedAudioEncoder",
+    "TensorSource",
+    "audio_tokenizer_tensors",
+    "create_audio_encoder",
+    "create_image_encoder",
+    "encoder_tensors",
+]
 
-__all__ = ["Encoder", "TensorSource", "create_image_encoder", "encoder_tensors"]
+AUDIO_TOKENIZER_FOLDER = "audio_tokenizer"
 
 _VISION_PREFIX = "visual."
+_AUDIO_PREFIXES = ("speech_embeddings.", "audio_encoder.")
+# The tokenizer's checkpoint has its decoder too, and what training kept beside each codebook.
+_TOKENIZER_PREFIX = "encoder."
+_TRAINING_ENDINGS = ("._codebook.cluster_size", "._codebook.embed_avg", "._codebook.inited")
 # Part of the identity: raise it when the same weights start to give other embeddings.
 _VISION_VERSION = 1
+_AUDIO_VERSION = 1
 
 
 def create_image_encoder(
@@ -37,12 +58,74 @@ def create_image_encoder(
     vision = MimoVisionConfig.from_dict(config["vision_config"])
     with torch.device("meta"):
         module = MimoVisionEncoder(vision)
-    digest = _load(module, source, _VISION_PREFIX, dtype, torch.device(device))
-    kind = str(dtype).removeprefix("torch.")
+    digest = load_module(
+        module,
+        source,
+        is_ours=lambda name: name.startswith(_VISION_PREFIX),
+        prefix=_VISION_PREFIX,
+        what="the checkpoint's visual.* tensors",
+        dtype=dtype,
+        device=torch.device(device),
+    )
     return PackedImageEncoder(
-        module.eval(),
-        identity=f"mimo_vision/v{_VISION_VERSION}/{kind}/{digest}",
+        module,
+        identity=f"mimo_vision/v{_VISION_VERSION}/{_short(dtype)}/{digest}",
         hidden_size=vision.out_hidden_size,
+        device=torch.device(device),
+    )
+
+
+def create_audio_encoder(
+    config: Mapping[str, Any],
+    source: TensorSource,
+    tokenizer_config: Mapping[str, Any],
+    tokenizer_source: TensorSource,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> SegmentedAudioEncoder:
+    """The audio encoder of a checkpoint: its tokenizer, which always computes in float32, and what reads the codes.
+
+    config: `config.json` as a dict. source: its tensors under hub names; only `speech_embeddings.*` and
+    `audio_encoder.*` are read. tokenizer_config, tokenizer_source: the same of the folder
+    `AUDIO_TOKENIZER_FOLDER`; only what makes codes is read. dtype: of everything after the codes.
+    Raises ValueError for a missing or unexpected tensor among these, a wrong shape, or configs that do not fit
+    together.
+    """
+    audio = MimoAudioConfig.from_dict(config["audio_config"])
+    tokenizing = MimoAudioTokenizerConfig.from_dict(tokenizer_config)
+    if (
+        len(tokenizing.codebook_sizes) != audio.num_channels
+        or max(tokenizing.codebook_sizes) > audio.vocab_size
+    ):
+        raise ValueError(
+            f"the audio tokenizer makes {len(tokenizing.codebook_sizes)} codes a row, up to "
+            f"{max(tokenizing.codebook_sizes)} different ones; audio_config takes {audio.num_channels} of "
+            f"{audio.vocab_size}"
+        )
+    with torch.device("meta"):
+        encoder, tokenizer = MimoAudioEncoder(audio), MimoAudioTokenizer(tokenizing)
+    digest = load_module(
+        encoder,
+        source,
+        is_ours=lambda name: name.startswith(_AUDIO_PREFIXES),
+        what="the checkpoint's speech_embeddings.* and audio_encoder.* tensors",
+        dtype=dtype,
+        device=torch.device(device),
+    )
+    tokenizer_digest = load_module(
+        tokenizer,
+        tokenizer_source,
+        is_ours=lambda name: name.startswith(_TOKENIZER_PREFIX) and not name.endswith(_TRAINING_ENDINGS),
+        what=f"the tensors in {AUDIO_TOKENIZER_FOLDER}",
+        dtype=torch.float32,
+        device=torch.device(device),
+    )
+    both = blake3(f"{digest}{tokenizer_digest}".encode()).hexdigest()
+    return SegmentedAudioEncoder(
+        tokenizer,
+        encoder,
+        identity=f"mimo_audio/v{_AUDIO_VERSION}/{_short(dtype)}/{both}",
+        max_segment_frames=config["audio_config"]["audio_segment_size"],
         device=torch.device(device),
     )
 
@@ -63,32 +146,12 @@ def encoder_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _load(
-    module: nn.Module, source: TensorSource, prefix: str, dtype: torch.dtype, device: torch.device
-) -> str:
-    """Fills a module built on the meta device, tensor by tensor; returns a digest of names, shapes and bytes."""
-    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    found = {name.removeprefix(prefix) for name in source.keys() if name.startswith(prefix)}  # noqa: SIM118
-    missing, unexpected = sorted(expected.keys() - found), sorted(found - expected.keys())
-    if missing or unexpected:
-        raise ValueError(
-            f"the checkpoint's {prefix}* tensors do not fit its config: "
-            f"missing {_some(prefix, missing)}; unexpected {_some(prefix, unexpected)}"
-        )
-    hasher = blake3(max_threads=blake3.AUTO)
-    for name, shape in sorted(expected.items()):
-        tensor = source.get_tensor(prefix + name)
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"{prefix}{name} has shape {tuple(tensor.shape)}; the config needs {shape}")
-        hasher.update(f"{name}|{tensor.dtype}|{shape}|".encode())
-        hasher.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-        module.load_state_dict({name: tensor.to(device=device, dtype=dtype)}, strict=False, assign=True)
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)
-    return hasher.hexdigest()
+def audio_tokenizer_tensors(tokenizer_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that `AUDIO_TOKENIZER_FOLDER` must hold, by hub name."""
+    with torch.device("meta"):
+        module = MimoAudioTokenizer(MimoAudioTokenizerConfig.from_dict(tokenizer_config))
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
-def _some(prefix: str, names: list[str]) -> str:
-    shown = ", ".join(prefix + name for name in names[:8])
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return shown + more if names else "none"
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

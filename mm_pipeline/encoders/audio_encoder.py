@@ -1,0 +1,107 @@
+"""Mel segments to language-model embeddings, segment by segment in bounded memory. Knows no weights format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mm_pipeline.encoders.mimo_audio import MimoAudioEncoder, group_codes
+from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
+
+# The projection of the real model holds 80 KB of activations a group in bf16.
+MAX_GROUPS = 4096
+
+
+class SegmentedAudioEncoder:
+    """Thread-safe. The codes of a segment depend on the segment alone, whatever else is encoded with it.
+
+    identity, hidden_size: see `Encoder`. max_segment_frames: longest segment, in mel frames.
+    """
+
+    def __init__(
+        self,
+        tokenizer: MimoAudioTokenizer,
+        encoder: MimoAudioEncoder,
+        *,
+        identity: str,
+        max_segment_frames: int,
+        device: torch.device,
+        max_groups: int = MAX_GROUPS,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._device = device
+        self._max_groups = max_groups
+        self.identity = identity
+        self.hidden_size = encoder.config.out_hidden_size
+        self.max_segment_frames = max_segment_frames
+
+    def encode(self, items: Sequence[Iterable[torch.Tensor]]) -> list[torch.Tensor]:
+        """One [num_tokens, hidden_size] tensor per item, on the encoder's device.
+
+        items: each the float32 mel segments [frames, mels] of one sound in order, read one at a time. Raises
+        ValueError for an item without segments, or for a segment that is empty, too long or too narrow.
+        """
+        encoded = []
+        for segments in items:
+            stream = self.stream()
+            for mel in segments:
+                stream.add(mel)
+            encoded.append(stream.finish())
+        return encoded
+
+    def stream(self) -> AudioStream:
+        """For one sound whose segments come over time."""
+        return AudioStream(self)
+
+    def codes(self, mel: torch.Tensor) -> torch.Tensor:
+        """The codes of one segment [frames, mels]: int64 [rows, channels]."""
+        if mel.shape[0] > self.max_segment_frames:
+            raise ValueError(
+                f"the mel segment has {mel.shape[0]} frames; at most {self.max_segment_frames} are allowed"
+            )
+        with torch.no_grad():
+            codes: torch.Tensor = self._tokenizer(mel.to(self._device))
+        return codes
+
+    def embed(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes [rows, channels] to embeddings [ceil(rows / group size), hidden_size]."""
+        with torch.no_grad():
+            groups = group_codes(codes, self.group_size).split(self._max_groups)
+            parts = [self._encoder(group) for group in groups]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    @property
+    def group_size(self) -> int:
+        """Code rows behind one embedding."""
+        return self._encoder.config.group_size
+
+
+class AudioStream:
+    """One sound on its way in. Holds its embeddings and less than one group of codes; not thread-safe."""
+
+    def __init__(self, encoder: SegmentedAudioEncoder) -> None:
+        self._encoder = encoder
+        self._embeddings: list[torch.Tensor] = []
+        self._rest: torch.Tensor | None = None
+
+    def add(self, mel: torch.Tensor) -> None:
+        """The next segment, float32 [frames, mels]. Raises ValueError as `SegmentedAudioEncoder.encode`."""
+        codes = self._encoder.codes(mel)
+        if self._rest is not None:
+            codes = torch.cat([self._rest, codes])
+        whole = codes.shape[0] - codes.shape[0] % self._encoder.group_size
+        if whole:
+            self._embeddings.append(self._encoder.embed(codes[:whole]))
+        self._rest = codes[whole:]
+
+    def finish(self) -> torch.Tensor:
+        """[num_tokens, hidden_size]; the last row fills up the last group. Raises ValueError without segments."""
+        if self._rest is not None and self._rest.shape[0]:
+            self._embeddings.append(self._encoder.embed(self._rest))
+        if not self._embeddings:
+            raise ValueError("there is no sound to encode; add at least one segment")
+        embeddings = torch.cat(self._embeddings)
+        self._embeddings, self._rest = [], None
+        return embeddings
