@@ -45,8 +45,7 @@ def linear(x_RI: Tensor, weight_OI: Tensor) -> Tensor:
         return F.linear(x_RI, weight_OI)
     rows, width = x_RI.shape
     if rows <= _MAX_VECTOR_ROWS:
-        narrow = x_RI.to(weight_OI.dtype)
-        products = [torch.mv(weight_OI, row) for row in narrow]
+        products = [torch.mv(weight_OI, row) for row in x_RI.to(weight_OI.dtype).unbind()]
         return (products[0].unsqueeze(0) if rows == 1 else torch.stack(products)).to(x_RI.dtype)
     num_outputs = weight_OI.shape[0]
     out_RO = x_RI.new_empty(rows, num_outputs)

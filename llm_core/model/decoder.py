@@ -20,9 +20,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         spec = config.layers[index]
         self.kind: LayerKind = spec.kind
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps, ops)
         self.self_attn = Attention(config, spec.kind, cache_index, ops)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps, ops)
         self.mlp: nn.Module = (
             MoeMLP(config, ops)
             if spec.is_moe
@@ -43,14 +43,14 @@ class MtpLayer(nn.Module):
     def __init__(self, config: DecoderConfig, cache_index: int, ops: Ops) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.norm_eps
-        self.enorm = RMSNorm(size, eps)
-        self.hnorm = RMSNorm(size, eps)
+        self.enorm = RMSNorm(size, eps, ops)
+        self.hnorm = RMSNorm(size, eps, ops)
         self.eh_proj = Linear(2 * size, size, ops)
-        self.input_layernorm = RMSNorm(size, eps)
+        self.input_layernorm = RMSNorm(size, eps, ops)
         self.self_attn = Attention(config, "swa", cache_index, ops)
-        self.pre_mlp_layernorm = RMSNorm(size, eps)
+        self.pre_mlp_layernorm = RMSNorm(size, eps, ops)
         self.mlp = DenseMLP(size, config.dense_intermediate_size, ops)
-        self.final_layernorm = RMSNorm(size, eps)
+        self.final_layernorm = RMSNorm(size, eps, ops)
 
 
 class HybridDecoder(nn.Module):
@@ -74,7 +74,7 @@ class HybridDecoder(nn.Module):
             layers.append(DecoderLayer(config, index, seen[spec.kind], ops))
             seen[spec.kind] += 1
         self.layers = nn.ModuleList(layers)
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, ops)
         self.lm_head = None if config.tie_embeddings else Linear(config.hidden_size, config.vocab_size, ops)
         num_mtp = config.num_mtp_layers if with_mtp else 0
         self.mtp = nn.ModuleList(MtpLayer(config, seen["swa"] + k, ops) for k in range(num_mtp))

@@ -11,17 +11,16 @@ from llm_core.model.ops import Ops
 
 
 class RMSNorm(nn.Module):
-    """w * x / sqrt(mean(x^2) + eps), computed in float32 and rounded before the gain."""
+    """w * x / sqrt(mean(x^2) + eps)."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, ops: Ops) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
         self.eps = eps
+        self.op = ops.norm
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.float32:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+    def forward(self, x_TH: Tensor) -> Tensor:
+        return self.op(x_TH, self.weight, self.eps)
 
 
 class Linear(nn.Module):

@@ -10,6 +10,8 @@ from kernels.experts import create_experts
 from kernels.experts.base import ExpertsOp
 from kernels.linear import create_linear
 from kernels.linear.base import LinearOp
+from kernels.norm import create_norm
+from kernels.norm.base import NormOp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +19,7 @@ class Ops:
     attention: AttentionOps
     experts: ExpertsOp
     linear: LinearOp
+    norm: NormOp
 
 
 def create_ops(backend: str) -> Ops:
@@ -29,4 +32,5 @@ def create_ops(backend: str) -> Ops:
         attention=create_attention(backend),
         experts=create_experts(backend),
         linear=create_linear(backend),
+        norm=create_norm(backend),
     )
