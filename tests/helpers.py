@@ -10,6 +10,8 @@ from typing import Any
 
 from llm_core.core import GenerateRequest, OutputDelta, TokenLogprob
 from llm_core.errors import ContextTooLongError
+from mm_pipeline.limits import MediaLimits
+from mm_pipeline.options import MediaOptions
 from serve_apps.chat.base import EncodedItem, FinalPrompt, ModelInfo, PlacedMedia
 from serve_apps.chat.delta_batches import delta_batches
 from serve_apps.chat.events import TokenText
@@ -118,11 +120,13 @@ class FakeFetcher:
 
     urls: dict[str, bytes | Exception] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
+    modalities: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     hang: set[str] = field(default_factory=set)
 
-    async def fetch(self, url: str) -> FakeMedia:
+    async def fetch(self, url: str, *, modality: str) -> FakeMedia:
         self.started.append(url)
+        self.modalities.append(modality)
         if url in self.hang:
             try:
                 await asyncio.Event().wait()
@@ -154,14 +158,37 @@ class FakePrompter:
     def expand(self, prompt: list[int | None], media: Sequence[EncodedItem]) -> FinalPrompt:
         tokens: list[int] = []
         spans: list[PlacedMedia] = []
+        index = 0
         for token in prompt:
             if token is None:
-                item = media[len(spans)]
-                spans.append(PlacedMedia(start=len(tokens), length=item.num_tokens, media_index=len(spans)))
+                item = media[index]
+                spans += self._place(len(tokens), index, item)
                 tokens.extend([-1] * item.num_tokens)
+                index += 1
             else:
                 tokens.append(token)
         return FinalPrompt(token_ids=tuple(tokens), spans=tuple(spans))
+
+    def _place(self, start: int, index: int, item: EncodedItem) -> list[PlacedMedia]:
+        """One span; the last token of a video is its sound."""
+        num_sound = 1 if item.modality == "video" else 0
+        spans = [
+            PlacedMedia(
+                start=start, length=item.num_tokens - num_sound, media_index=index, modality=item.modality
+            )
+        ]
+        if num_sound:
+            offset = item.num_tokens - num_sound
+            spans.append(
+                PlacedMedia(
+                    start=start + offset,
+                    length=num_sound,
+                    media_index=index,
+                    offset=offset,
+                    modality="audio",
+                )
+            )
+        return spans
 
 
 @dataclass
@@ -170,19 +197,23 @@ class FakeBackend:
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     encode_errors: dict[bytes, Exception] = field(default_factory=dict)
+    notes: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     encoded: list[bytes] = field(default_factory=list)
+    asked: list[tuple[str, MediaOptions]] = field(default_factory=list)
 
-    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         await asyncio.sleep(0)
         if data in self.encode_errors:
             raise self.encode_errors[data]
         self.encoded.append(data)
+        self.asked.append((modality, options))
         return EncodedItem(
             embeddings=data,
             num_tokens=len(data),
             modality=modality,
             content_key=data.hex(),
             timings={"decode_ms": 1.5},
+            notes=self.notes.get(data, ()),
         )
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
@@ -214,7 +245,7 @@ def fake_chat_service(
         backend=backend or FakeBackend(),
         token_texts=FakeTokenTexts(),
         limits=limits or ChatLimits(),
-        max_media_items=max_media_items,
+        media_limits=MediaLimits(max_items=max_media_items),
     )
 
 

@@ -29,6 +29,12 @@ from mm_pipeline.limits import MediaLimits
 _REDIRECTS = (301, 302, 303, 307, 308)
 _CHUNK_BYTES = 1 << 16
 _UNTYPED = ("application/octet-stream", "binary/octet-stream")
+# Servers name a container by what it most often holds: sound comes in video containers, moving pictures as images.
+_TAKEN = {
+    "image": ("image/",),
+    "video": ("video/", "image/", "application/ogg", "application/mp4"),
+    "audio": ("audio/", "video/", "application/ogg", "application/mp4"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class Fetcher:
     async def fetch(self, url: str, *, modality: str = "image") -> FetchedMedia:
         """The item behind an http, https, data or file URL.
 
-        modality: content types `modality/*`, untyped and absent ones are taken.
+        modality: "image", "video" or "audio"; content types that may hold it, untyped and absent ones are taken.
         Raises InvalidMediaError for a malformed URL, MediaForbiddenError for a place not read, MediaTooLargeError
         over max_bytes, UnsupportedMediaError for another content type, MediaFetchError when nothing came.
         """
@@ -148,7 +154,7 @@ def _redirected(url: URL, location: str | None) -> URL:
 
 
 def _check_type(content_type: str | None, modality: str) -> None:
-    if content_type is None or content_type in _UNTYPED or content_type.startswith(modality + "/"):
+    if content_type is None or content_type in _UNTYPED or content_type.startswith(_TAKEN[modality]):
         return
     raise UnsupportedMediaError(
         f"the content type is {content_type[:100]!r}; need {modality}/* or application/octet-stream"

@@ -11,6 +11,9 @@ from typing import Any
 
 _TYPE_BY_STATUS = {401: "authentication_error", 429: "rate_limit_error"}
 
+OPTIONS_FIELD = "mm_processor_kwargs"
+"""The field of a request that says how its media are sampled."""
+
 RETRY_AFTER_SECONDS = 1.0
 """What Retry-After says when nobody knows better."""
 

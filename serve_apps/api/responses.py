@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from serve_apps.chat.events import ChatEvent, Delta, Finished, LogprobEntry, TokenText, Usage
+from serve_apps.chat.events import ChatEvent, Delta, Finished, LogprobEntry, MediaNote, TokenText, Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ def chat_completion(header: AnswerHeader, events: Iterable[ChatEvent], *, logpro
         "choices": [choice],
         "usage": usage_object(end.usage),
         "timings": timings_object(end.timings),
+        **notes_fields(end.notes),
     }
 
 
@@ -81,6 +82,7 @@ class ChunkBuilder:
         if isinstance(event, Finished):
             last = self._chunk({}, finish_reason=event.finish_reason)
             last["timings"] = timings_object(event.timings)
+            last |= notes_fields(event.notes)
             if not self._include_usage:
                 return [last]
             usage = self._header.fields("chat.completion.chunk")
@@ -124,13 +126,24 @@ def logprobs_object(entries: Iterable[LogprobEntry]) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage object; `image_tokens` is this server's addition."""
+    """OpenAI's usage object; `image_tokens` and `video_tokens` are this server's additions."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "image_tokens": usage.image_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "image_tokens": usage.image_tokens,
+            "video_tokens": usage.video_tokens,
+            "audio_tokens": usage.audio_tokens,
+        },
     }
+
+
+def notes_fields(notes: Iterable[MediaNote]) -> dict[str, Any]:
+    """`media_notes`, this server's addition, where there is something to say; else nothing."""
+    found = [{"param": note.param, "modality": note.modality, "note": note.note} for note in notes]
+    return {"media_notes": found} if found else {}
 
 
 def timings_object(timings: Mapping[str, float]) -> dict[str, float]:

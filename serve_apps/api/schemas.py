@@ -7,11 +7,12 @@ of HTTP: `serve_apps.api.validation` makes a `ChatCompletionRequest` of bytes an
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from llm_core.core import MAX_LOGPROBS, MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from mm_pipeline.options import MediaOptions
 
 MAX_MESSAGES = 1024
 MAX_PARTS = 1024
@@ -63,9 +64,6 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
 """Values of unsupported fields that ask for nothing, so that clients which always send them work."""
 
 UNSUPPORTED_PARTS = {
-    "input_audio": "audio parts are not supported",
-    "audio_url": "audio parts are not supported",
-    "video_url": "video parts are not supported",
     "file": "file parts are not supported",
     "refusal": "refusal parts are not supported",
 }
@@ -88,6 +86,19 @@ class ImageUrl(_Model):
     detail: Literal["auto", "low", "high", "original"] = "auto"
 
 
+class MediaUrl(_Model):
+    """Where a video or a sound is: http(s), data: or (where the server allows it) file:."""
+
+    url: str = Field(min_length=1)
+
+
+class InputAudio(_Model):
+    """A sound inside the request. The bytes decide what it is; `format` only has to be a kind that is read."""
+
+    data: str = Field(min_length=1)
+    format: Literal["wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "mp4", "webm"]
+
+
 class TextPart(_Model):
     """A piece of text in a message."""
 
@@ -98,13 +109,69 @@ class TextPart(_Model):
 class ImagePart(_Model):
     """A picture in a message."""
 
+    modality: ClassVar[str] = "image"
+
     type: Literal["image_url"]
     image_url: ImageUrl
+
+    @property
+    def url(self) -> str:
+        """Where the bytes are."""
+        return self.image_url.url
+
+
+class VideoPart(_Model):
+    """A video in a message, with its sound."""
+
+    modality: ClassVar[str] = "video"
+
+    type: Literal["video_url"]
+    video_url: MediaUrl
+
+    @property
+    def url(self) -> str:
+        """Where the bytes are."""
+        return self.video_url.url
+
+
+class AudioPart(_Model):
+    """A sound in a message, by URL."""
+
+    modality: ClassVar[str] = "audio"
+
+    type: Literal["audio_url"]
+    audio_url: MediaUrl
+
+    @property
+    def url(self) -> str:
+        """Where the bytes are."""
+        return self.audio_url.url
+
+
+class InputAudioPart(_Model):
+    """A sound in a message, inside the request."""
+
+    modality: ClassVar[str] = "audio"
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+    @property
+    def url(self) -> str:
+        """The bytes as a data: URL; some clients write one into `data` themselves."""
+        data = self.input_audio.data
+        return data if data.startswith("data:") else f"data:audio/{self.input_audio.format};base64,{data}"
+
+
+MediaPart: TypeAlias = ImagePart | VideoPart | AudioPart | InputAudioPart
+
+PART_TYPES = ("text", "image_url", "video_url", "input_audio", "audio_url")
+"""Types of content parts that are served."""
 
 
 def _part_tag(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return {"text": "<text>", "image_url": "<image_url>"}.get(kind) if isinstance(kind, str) else None
+    return f"<{kind}>" if kind in PART_TYPES else None
 
 
 def _content_tag(value: Any) -> str | None:
@@ -115,7 +182,12 @@ def _content_tag(value: Any) -> str | None:
 
 # Tags are written <so> because they become part of an error's location; validation cuts them out again.
 ContentPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("<text>")] | Annotated[ImagePart, Tag("<image_url>")], Discriminator(_part_tag)
+    Annotated[TextPart, Tag("<text>")]
+    | Annotated[ImagePart, Tag("<image_url>")]
+    | Annotated[VideoPart, Tag("<video_url>")]
+    | Annotated[InputAudioPart, Tag("<input_audio>")]
+    | Annotated[AudioPart, Tag("<audio_url>")],
+    Discriminator(_part_tag),
 ]
 Content: TypeAlias = Annotated[
     Annotated[str, Tag("<string>")]
@@ -137,6 +209,19 @@ class StreamOptions(_Model):
 
     include_usage: bool = False
     include_obfuscation: bool = False
+
+
+class MmProcessorKwargs(_Model):
+    """How the media of the request are sampled; see `mm_pipeline.options.MediaOptions`."""
+
+    fps: float | None = Field(default=None, gt=0.0)
+    min_frames: int | None = Field(default=None, ge=1, lt=2**31)
+    max_frames: int | None = Field(default=None, ge=1, lt=2**31)
+    max_pixels: int | None = Field(default=None, ge=1, lt=2**53)
+    total_pixels: int | None = Field(default=None, ge=1, lt=2**53)
+    start_s: float | None = Field(default=None, ge=0.0)
+    end_s: float | None = Field(default=None, gt=0.0)
+    use_audio_in_video: bool = True
 
 
 StopString: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_STRING_CHARS)]
@@ -165,6 +250,12 @@ class ChatCompletionRequest(_Model):
     stop: list[StopString] = Field(default=[], max_length=MAX_STOP_STRINGS)
     stop_token_ids: list[TokenId] = Field(default=[], max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
+    mm_processor_kwargs: MmProcessorKwargs = MmProcessorKwargs()
+
+    @property
+    def media_options(self) -> MediaOptions:
+        """The sampling wishes. Raises InvalidMediaError for values that do not go together."""
+        return MediaOptions(**dict(self.mm_processor_kwargs))
 
     @property
     def token_limit(self) -> int | None:

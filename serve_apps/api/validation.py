@@ -5,15 +5,16 @@ Messages are written here, not by pydantic: they show what came, what is allowed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from mm_pipeline.errors import InvalidMediaError
 from serve_apps.api import schemas
-from serve_apps.api.errors import ApiError, bad_request
-from serve_apps.api.schemas import ChatCompletionRequest, ImagePart, TextPart
+from serve_apps.api.errors import OPTIONS_FIELD, ApiError, bad_request
+from serve_apps.api.schemas import ChatCompletionRequest, MediaPart, MmProcessorKwargs, TextPart
 
 _MAX_SHOWN_CHARS = 80
 
@@ -45,6 +46,10 @@ def check_chat_request(raw: Mapping[str, Any]) -> ChatCompletionRequest:
     }
     if isinstance(fields.get("stop"), str):
         fields["stop"] = [fields["stop"]]
+    if isinstance(fields.get(OPTIONS_FIELD), dict):
+        fields[OPTIONS_FIELD] = {
+            name: value for name, value in fields[OPTIONS_FIELD].items() if value is not None
+        }
     if isinstance(fields.get("messages"), list):
         fields["messages"] = [
             _without_empty_fields(message) if isinstance(message, dict) else message
@@ -70,14 +75,14 @@ def text_chars(request: ChatCompletionRequest) -> int:
     return total
 
 
-def image_parts(request: ChatCompletionRequest) -> list[tuple[str, ImagePart]]:
+def media_parts(request: ChatCompletionRequest) -> list[tuple[str, MediaPart]]:
     """All media parts in order of appearance, each with its param such as `messages.0.content.1`."""
     return [
         (f"messages.{i}.content.{j}", part)
         for i, message in enumerate(request.messages)
         if not isinstance(message.content, str)
         for j, part in enumerate(message.content)
-        if isinstance(part, ImagePart)
+        if not isinstance(part, TextPart)
     ]
 
 
@@ -123,7 +128,7 @@ def _refuse_unsupported_parts(messages: list[Any]) -> None:
             if isinstance(kind, str) and kind in schemas.UNSUPPORTED_PARTS:
                 raise bad_request(
                     f"Part {j} of message {i} has the type '{kind}': {schemas.UNSUPPORTED_PARTS[kind]}. "
-                    "Use text or image_url.",
+                    f"Use {_one_of(schemas.PART_TYPES)}.",
                     param=f"messages.{i}.content.{j}",
                     code="unsupported_value",
                 )
@@ -145,6 +150,14 @@ def _check_combinations(request: ChatCompletionRequest) -> None:
             f"'max_tokens' was {both[0]} and 'max_completion_tokens' {both[1]}. Send one of them.",
             param="max_tokens",
         )
+    try:
+        _ = request.media_options
+    except InvalidMediaError as error:
+        raise bad_request(
+            f"In '{OPTIONS_FIELD}', {error.message}.",
+            param=f"{OPTIONS_FIELD}.{error.param}",
+            code="invalid_value",
+        ) from None
 
 
 def _json_problem(error: ValueError) -> str:
@@ -178,6 +191,17 @@ def _shown(value: Any) -> str:
     return str(value)[:_MAX_SHOWN_CHARS]
 
 
+def _one_of(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
+
+
+def _unknown_field(param: str, detail: ErrorDetails) -> str:
+    if param.startswith(f"{OPTIONS_FIELD}."):
+        return f"'{param}' is not a known field. Use {_one_of(MmProcessorKwargs.model_fields)}."
+    return f"'{param}' is not a known field. Check its name or leave it out."
+
+
 def _wrong_type(wanted: str) -> Callable[[str, ErrorDetails], str]:
     return lambda param, detail: f"'{param}' must be {wanted}, but {_shown(detail['input'])} came."
 
@@ -193,14 +217,12 @@ def _content_kind(param: str, detail: ErrorDetails) -> str:
         return f"'{param}' must be a string or a list of parts, but {_shown(detail['input'])} came."
     kind = detail["input"].get("type") if isinstance(detail["input"], dict) else None
     came = "a part without a type" if kind is None else f"the type {_shown(kind)}"
-    return f"'{param}' must be a part of type text or image_url, but {came} came."
+    return f"'{param}' must be a part of type {_one_of(schemas.PART_TYPES)}, but {came} came."
 
 
 _EXPLANATIONS: dict[str, Callable[[str, ErrorDetails], str]] = {
     "missing": lambda param, detail: f"'{param}' is missing. Add it.",
-    "extra_forbidden": lambda param, detail: (
-        f"'{param}' is not a known field. Check its name or leave it out."
-    ),
+    "extra_forbidden": _unknown_field,
     "string_type": _wrong_type("a string"),
     "int_type": _wrong_type("a whole number"),
     "int_from_float": _wrong_type("a whole number"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llm_core.core import GenerateRequest, OutputDelta
+from mm_pipeline.options import MediaOptions
 from serve_apps.chat.events import TokenText
 
 
@@ -24,6 +25,8 @@ class EncodedItem:
     Attributes:
         embeddings: a tensor [num_tokens, hidden] or a reference to one; only `Backend.generate` looks inside.
         timings: the encoder's stages, names such as `decode_ms` to milliseconds.
+        layout: where a video's rows belong in time; only `Prompter.expand` looks inside.
+        notes: what was wrong with the item and did not stop it, in words for whoever sent it.
     """
 
     embeddings: Any = field(repr=False, compare=False)
@@ -31,15 +34,36 @@ class EncodedItem:
     modality: str
     content_key: str
     timings: Mapping[str, float] = field(default_factory=dict)
+    layout: Any = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRows:
+    """Rows [begin, begin + length) of an item's embeddings: what the spans given to `Backend.generate` carry."""
+
+    item: Any = field(repr=False, compare=False)
+    begin: int
+    length: int
+
+
+def take_rows(rows: EmbeddingRows) -> Any:
+    """The rows themselves, [length, hidden], where the item is a tensor. Shares its memory."""
+    return rows.item[rows.begin : rows.begin + rows.length]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedMedia:
-    """Prompt positions [start, start + length) that belong to media item `media_index`."""
+    """Prompt positions [start, start + length) take rows [offset, offset + length) of media item `media_index`.
+
+    modality: what these rows are; the rows of a video's sound are "audio".
+    """
 
     start: int
     length: int
     media_index: int
+    offset: int = 0
+    modality: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +96,23 @@ class Media(Protocol):
 class Fetcher(Protocol):
     """Gets media bytes under the server's limits; raises mm_pipeline's MediaError."""
 
-    async def fetch(self, url: str) -> Media: ...
+    async def fetch(self, url: str, *, modality: str) -> Media: ...
 
 
 class Backend(Protocol):
     """Encoder and decoder, wherever they run. Raises ApiError, MediaError, RequestError or EngineError."""
 
-    async def encode(self, data: bytes, modality: str) -> EncodedItem:
-        """Encode one media item. Cancelling the call drops the item if it has not begun."""
+    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
+        """Encode one media item.
+
+        Cancelling the call drops an item that has not begun, and stops the decoding of a video or a sound.
+        """
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
         """Batches of deltas: an empty one when the engine has taken the request, then those that piled up.
 
+        The spans' embeddings are `EmbeddingRows` of items that `encode` returned.
         Closing or cancelling the generator aborts the request in the engine.
         """
         ...

@@ -16,8 +16,8 @@ from mm_pipeline.encoders import create_image_encoder
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
-from mm_pipeline.pipeline import EncodedMedia, ImagePipeline
-from mm_pipeline.prompt import ChatPrompter, SpecialTokens, expand
+from mm_pipeline.pipeline import ImagePipeline
+from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, SpecialTokens, expand
 from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, PlacedMedia
 from serve_apps.chat.service import ChatLimits, ChatService
 from serve_apps.chat.token_texts import TokenizerTexts
@@ -28,7 +28,9 @@ class FolderPrompter:
 
     def __init__(self, folder: Path) -> None:
         self._prompter = ChatPrompter.from_folder(folder)
-        self._tokens = SpecialTokens.from_config(_config(folder))
+        config = _config(folder)
+        self._tokens = SpecialTokens.from_config(config)
+        self._settings = ExpansionSettings.from_config(config)
 
     def render(self, messages: list[dict[str, Any]]) -> Any:
         """See `Prompter.render`."""
@@ -36,21 +38,17 @@ class FolderPrompter:
 
     def expand(self, prompt: Any, media: Sequence[EncodedItem]) -> FinalPrompt:
         """See `Prompter.expand`."""
-        items = [
-            EncodedMedia(
-                embeddings=item.embeddings,
-                num_tokens=item.num_tokens,
-                modality=item.modality,
-                content_key=item.content_key,
-                timings=dict(item.timings),
-            )
-            for item in media
-        ]
-        expanded = expand(prompt, items, self._tokens)
+        expanded = expand(prompt, media, self._tokens, self._prompter.encode_text, self._settings)
         return FinalPrompt(
             token_ids=expanded.token_ids,
             spans=tuple(
-                PlacedMedia(start=span.start, length=span.length, media_index=span.media_index)
+                PlacedMedia(
+                    start=span.start,
+                    length=span.length,
+                    media_index=span.media_index,
+                    offset=span.offset,
+                    modality=span.modality,
+                )
                 for span in expanded.spans
             ),
         )
@@ -87,7 +85,7 @@ def create_chat_service(
         backend=backend,
         token_texts=TokenizerTexts.from_folder(folder),
         limits=chat_limits,
-        max_media_items=media_limits.max_items,
+        media_limits=media_limits,
     )
 
 

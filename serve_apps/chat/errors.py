@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 
 from llm_core.errors import ContextTooLongError, EngineDeadError, EngineOverloadedError, RequestError
 from mm_pipeline.errors import MediaError
-from serve_apps.api.errors import ApiError, bad_request, internal_error, overloaded, unavailable
+from mm_pipeline.options import MediaOptions
+from serve_apps.api.errors import (
+    OPTIONS_FIELD,
+    ApiError,
+    bad_request,
+    internal_error,
+    overloaded,
+    unavailable,
+)
+
+_OPTION_NAMES = frozenset(option.name for option in fields(MediaOptions))
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +29,8 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
             error.param = param
         return error
     if isinstance(error, MediaError):
-        return ApiError(error.status, error.message, code=error.code, param=param or error.param)
+        own = f"{OPTIONS_FIELD}.{error.param}" if error.param in _OPTION_NAMES else None
+        return ApiError(error.status, error.message, code=error.code, param=own or param or error.param)
     if isinstance(error, ContextTooLongError):
         return bad_request(str(error), param=error.param or param, code="context_length_exceeded")
     if isinstance(error, RequestError):

@@ -28,12 +28,26 @@ class LogprobEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Token counts of one request. `image_tokens` and `cached_tokens` are parts of `prompt_tokens`."""
+    """Token counts of one request. All but `completion_tokens` are parts of `prompt_tokens`.
+
+    The sound of a video counts as audio; the timestamps between its frames are text.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     image_tokens: int = 0
+    video_tokens: int = 0
+    audio_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaNote:
+    """Damage to a media item that the answer was given in spite of. `param` names the part of the request."""
+
+    param: str
+    modality: str
+    note: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +70,7 @@ class Finished:
     finish_reason: FinishReason
     usage: Usage
     timings: Mapping[str, float]
+    notes: tuple[MediaNote, ...] = ()
 
 
 ChatEvent: TypeAlias = Accepted | Delta | Finished

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine import Engine, EngineSettings, EngineStats
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline import ImagePipeline
-from serve_apps.chat.base import EncodedItem, ModelInfo
+from serve_apps.chat.base import EncodedItem, ModelInfo, take_rows
 from serve_apps.chat.create import create_image_pipeline
 from serve_apps.chat.delta_batches import delta_batches
 
@@ -30,9 +32,9 @@ class LocalBackend:
         backend._engine.start()
         return backend
 
-    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         """See `Backend.encode`."""
-        encoded = await asyncio.to_thread(self._pipeline.encode, data)
+        encoded = await asyncio.to_thread(self._pipeline.encode, data, max_pixels=options.max_pixels)
         return EncodedItem(
             embeddings=encoded.embeddings,
             num_tokens=encoded.num_tokens,
@@ -43,7 +45,8 @@ class LocalBackend:
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
         """See `Backend.generate`."""
-        return delta_batches(self._engine, request)
+        spans = [replace(span, embeddings=take_rows(span.embeddings)) for span in request.spans]
+        return delta_batches(self._engine, replace(request, spans=tuple(spans)))
 
     async def model_info(self) -> ModelInfo:
         """See `Backend.model_info`."""

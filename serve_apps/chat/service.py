@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,12 +16,23 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from llm_core.core import EmbedSpan, GenerateRequest, OutputDelta, SamplingParams, TokenLogprob
-from serve_apps.api.errors import ApiError, bad_request, overloaded, too_large, unavailable
-from serve_apps.api.schemas import ChatCompletionRequest, TextPart
-from serve_apps.api.validation import image_parts, text_chars
-from serve_apps.chat.base import Backend, EncodedItem, Fetcher, Media, ModelInfo, Prompter, TokenTexts
+from mm_pipeline.limits import MediaLimits
+from serve_apps.api.errors import OPTIONS_FIELD, ApiError, bad_request, overloaded, too_large, unavailable
+from serve_apps.api.schemas import ChatCompletionRequest, MediaPart, TextPart
+from serve_apps.api.validation import media_parts, text_chars
+from serve_apps.chat.base import (
+    Backend,
+    EmbeddingRows,
+    EncodedItem,
+    Fetcher,
+    FinalPrompt,
+    Media,
+    ModelInfo,
+    Prompter,
+    TokenTexts,
+)
 from serve_apps.chat.errors import to_api_error
-from serve_apps.chat.events import Accepted, ChatEvent, Delta, Finished, LogprobEntry, Usage
+from serve_apps.chat.events import Accepted, ChatEvent, Delta, Finished, LogprobEntry, MediaNote, Usage
 
 _T = TypeVar("_T")
 
@@ -56,7 +68,7 @@ class ChatService:
         backend: Backend,
         token_texts: TokenTexts,
         limits: ChatLimits,
-        max_media_items: int,
+        media_limits: MediaLimits,
     ) -> None:
         self.model_name = model_name
         self._prompter = prompter
@@ -64,7 +76,7 @@ class ChatService:
         self._backend = backend
         self._token_texts = token_texts
         self._limits = limits
-        self._max_media_items = max_media_items
+        self._media_limits = media_limits
         self._num_active = 0
         self._fetch_slots = asyncio.Semaphore(limits.max_fetches)
         self._model_info: ModelInfo | None = None
@@ -114,15 +126,7 @@ class ChatService:
         generate = GenerateRequest(
             request_id=uuid4().hex,
             token_ids=final.token_ids,
-            spans=tuple(
-                EmbedSpan(
-                    start=span.start,
-                    length=span.length,
-                    content_key=encoded[span.media_index].content_key,
-                    embeddings=encoded[span.media_index].embeddings,
-                )
-                for span in final.spans
-            ),
+            spans=_spans(final, encoded),
             sampling=await self._sampling(request, len(final.token_ids)),
         )
         clock.add_stages(encoded)
@@ -140,8 +144,9 @@ class ChatService:
                 if last.finish_reason == "stop" or last.finish_reason == "length":
                     yield Finished(
                         finish_reason=last.finish_reason,
-                        usage=_usage(last, encoded),
+                        usage=_usage(last, final),
                         timings=clock.timings(last),
+                        notes=_notes(request, encoded),
                     )
                     return
         raise unavailable("The answer was cut short. Send the request again.")
@@ -165,13 +170,22 @@ class ChatService:
                 "are allowed. Shorten them.",
                 "messages",
             )
-        num_items = len(image_parts(request))
-        if num_items > self._max_media_items:
+        num_items = len(media_parts(request))
+        if num_items > self._media_limits.max_items:
             raise too_large(
-                f"The messages have {num_items} media parts; at most {self._max_media_items} are "
+                f"The messages have {num_items} media parts; at most {self._media_limits.max_items} are "
                 "allowed. Send fewer.",
                 "messages",
             )
+        most = self._media_limits.max_video_frames
+        for name in ("min_frames", "max_frames"):
+            asked = getattr(request.mm_processor_kwargs, name)
+            if asked is not None and asked > most:
+                raise too_large(
+                    f"'{OPTIONS_FIELD}.{name}' is {asked}; at most {most} frames of one video are "
+                    "allowed. Ask for fewer.",
+                    f"{OPTIONS_FIELD}.{name}",
+                )
 
     def _render(self, request: ChatCompletionRequest) -> Any:
         try:
@@ -182,11 +196,11 @@ class ChatService:
     async def _fetch_all(self, request: ChatCompletionRequest) -> list[Media]:
         total = 0
 
-        async def fetch(param: str, url: str) -> Media:
+        async def fetch(param: str, part: MediaPart) -> Media:
             nonlocal total
             try:
                 async with self._fetch_slots:
-                    media = await self._fetcher.fetch(url)
+                    media = await self._fetcher.fetch(part.url, modality=part.modality)
             except Exception as error:
                 raise to_api_error(error, param=param) from error
             total += len(media.data)
@@ -198,17 +212,21 @@ class ChatService:
                 )
             return media
 
-        return await _all_or_none([fetch(param, part.image_url.url) for param, part in image_parts(request)])
+        return await _all_or_none([fetch(param, part) for param, part in media_parts(request)])
 
     async def _encode_all(self, request: ChatCompletionRequest, media: Sequence[Media]) -> list[EncodedItem]:
-        async def encode(param: str, item: Media) -> EncodedItem:
+        options = request.media_options
+
+        async def encode(param: str, part: MediaPart, item: Media) -> EncodedItem:
             try:
-                return await self._backend.encode(item.data, "image")
+                return await self._backend.encode(item.data, part.modality, options)
             except Exception as error:
                 raise to_api_error(error, param=param) from error
 
-        params = [param for param, _ in image_parts(request)]
-        return await _all_or_none([encode(param, item) for param, item in zip(params, media, strict=True)])
+        parts = media_parts(request)
+        return await _all_or_none(
+            [encode(param, part, item) for (param, part), item in zip(parts, media, strict=True)]
+        )
 
     async def _sampling(self, request: ChatCompletionRequest, num_prompt_tokens: int) -> SamplingParams:
         max_tokens = request.token_limit
@@ -259,7 +277,7 @@ def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
             content = message.content
         else:
             content = [
-                {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
+                {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.modality}
                 for part in message.content
             ]
         messages.append({"role": role, "content": content})
@@ -273,12 +291,41 @@ def _generation_error(delta: OutputDelta) -> ApiError:
     return ApiError(500, message, code="generation_failed")
 
 
-def _usage(last: OutputDelta, encoded: Sequence[EncodedItem]) -> Usage:
+def _spans(prompt: FinalPrompt, encoded: Sequence[EncodedItem]) -> tuple[EmbedSpan, ...]:
+    spans: list[EmbedSpan] = []
+    for span in prompt.spans:
+        item = encoded[span.media_index]
+        spans.append(
+            EmbedSpan(
+                start=span.start,
+                length=span.length,
+                # Other rows of the same item are other content.
+                content_key=f"{item.content_key}+{span.offset}" if span.offset else item.content_key,
+                embeddings=EmbeddingRows(item=item.embeddings, begin=span.offset, length=span.length),
+            )
+        )
+    return tuple(spans)
+
+
+def _notes(request: ChatCompletionRequest, encoded: Sequence[EncodedItem]) -> tuple[MediaNote, ...]:
+    return tuple(
+        MediaNote(param=param, modality=part.modality, note=note)
+        for (param, part), item in zip(media_parts(request), encoded, strict=True)
+        for note in item.notes
+    )
+
+
+def _usage(last: OutputDelta, prompt: FinalPrompt) -> Usage:
+    media_tokens = Counter[str]()
+    for span in prompt.spans:
+        media_tokens[span.modality] += span.length
     return Usage(
         prompt_tokens=last.num_prompt_tokens,
         completion_tokens=last.num_output_tokens,
         cached_tokens=last.num_cached_tokens,
-        image_tokens=sum(item.num_tokens for item in encoded if item.modality == "image"),
+        image_tokens=media_tokens["image"],
+        video_tokens=media_tokens["video"],
+        audio_tokens=media_tokens["audio"],
     )
 
 

@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from llm_core.core import GenerateRequest, OutputDelta
 from mm_pipeline.content_key import content_key
+from mm_pipeline.options import MediaOptions
 from serve_apps.chat.base import EncodedItem, ModelInfo
 from serve_apps.deployments.encoder import EncodedReference
 from serve_apps.deployments.failure import Failure
@@ -31,14 +32,14 @@ class RayBackend:
         self._engine = engine
         self._generate = engine.options(method_name="generate", stream=True)
 
-    async def encode(self, data: bytes, modality: str) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         """See `Backend.encode`. A call whose replica died is made once more."""
         try:
             reference, key = await asyncio.to_thread(_store, data, modality)
             try:
-                found = await self._encode(reference, modality, key)
+                found = await self._encode(reference, modality, options, key)
             except REPLICA_GONE:
-                found = await self._encode(reference, modality, key)
+                found = await self._encode(reference, modality, options, key)
         except CALL_ERRORS as error:
             raise from_call(error, "encoder") from error
         if isinstance(found, Failure):
@@ -49,21 +50,24 @@ class RayBackend:
             modality=found.modality,
             content_key=found.content_key,
             timings=found.timings,
+            layout=found.layout,
+            notes=found.notes,
         )
 
-    async def _encode(self, reference: Any, modality: str, key: str) -> EncodedReference | Failure:
+    async def _encode(
+        self, reference: Any, modality: str, options: MediaOptions, key: str
+    ) -> EncodedReference | Failure:
         handle = self._encoder.options(method_name="encode", session_id=key)
         # Calls made while Ray handles an HTTP request inherit the request's internal id, and the router finds
         # waiting calls by that id: of several pictures in one request all but one would wait for ever. In an
         # empty context each call gets an id of its own.
-        call = Context().run(handle.remote, reference, modality)
+        call = Context().run(handle.remote, [reference], modality, options)
         found: EncodedReference | Failure = await _result(call)
         return found
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
         """See `Backend.generate`."""
-        references = [span.embeddings for span in request.spans]
-        bare = replace(request, spans=tuple(replace(span, embeddings=None) for span in request.spans))
+        bare, references = without_items(request)
         call = cast("DeploymentResponseGenerator[Any]", self._generate.remote(bare, *references))
         finished = False
         try:
@@ -108,6 +112,22 @@ async def _result(call: Any) -> Any:
     except asyncio.CancelledError:
         call.cancel()
         raise
+
+
+def without_items(request: GenerateRequest) -> tuple[GenerateRequest, list[Any]]:
+    """The request with each span's item replaced by its number in the list of items, each of them listed once.
+
+    A video's rows go to hundreds of spans, and its embeddings must not travel once for each.
+    """
+    items: list[Any] = []
+    numbers: dict[int, int] = {}
+    spans = []
+    for span in request.spans:
+        number = numbers.setdefault(id(span.embeddings.item), len(items))
+        if number == len(items):
+            items.append(span.embeddings.item)
+        spans.append(replace(span, embeddings=replace(span.embeddings, item=number)))
+    return replace(request, spans=tuple(spans)), items
 
 
 def _store(data: bytes, modality: str) -> tuple[Any, str]:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import ray
 import torch
 from ray import ObjectRef, serve
 
+from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import bad_request
 from serve_apps.chat.create import create_image_pipeline
 from serve_apps.chat.errors import to_api_error
@@ -30,6 +32,8 @@ class EncodedReference:
     modality: str
     content_key: str
     timings: Mapping[str, float]
+    layout: Any = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
 
 
 class ImageEncoder:
@@ -42,18 +46,22 @@ class ImageEncoder:
         )
         self._threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
 
-    async def encode(self, data: bytes, modality: str) -> EncodedReference | Failure:
-        """Ray resolves the reference to `data` before the call begins. A cancelled call that has not begun
-        is dropped from the queue."""
+    async def encode(
+        self, reference: list[ObjectRef[bytes]], modality: str, options: MediaOptions
+    ) -> EncodedReference | Failure:
+        """reference: one reference to the bytes. It lies in a list so that Ray does not resolve it before the call
+        begins, and calls that wait hold no bytes. A cancelled call that has not begun is dropped from the queue."""
         if modality != "image":
             return Failure(error=bad_request(f"This server encodes pictures, but '{modality}' came."))
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._encode, data)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._encode, reference[0], options
+            )
         except Exception as error:
             return Failure(error=to_api_error(error))
 
-    def _encode(self, data: bytes) -> EncodedReference:
-        encoded = self._pipeline.encode(data)
+    def _encode(self, reference: ObjectRef[bytes], options: MediaOptions) -> EncodedReference:
+        encoded = self._pipeline.encode(ray.get(reference), max_pixels=options.max_pixels)
         return EncodedReference(
             embeddings=ray.put(pack_tensor(encoded.embeddings)),
             num_tokens=encoded.num_tokens,

@@ -12,7 +12,7 @@ from ray import serve
 from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine import Engine
 from serve_apps.api.errors import ApiError
-from serve_apps.chat.base import ModelInfo
+from serve_apps.chat.base import ModelInfo, take_rows
 from serve_apps.chat.delta_batches import delta_batches
 from serve_apps.chat.errors import to_api_error
 from serve_apps.deployments.failure import Failure
@@ -35,11 +35,12 @@ class DecoderEngine:
     ) -> AsyncGenerator[list[OutputDelta] | Failure, None]:
         """Batches as `delta_batches` gives them, or one Failure.
 
-        The request's spans come without embeddings; `embeddings[i]` belongs to `request.spans[i]`.
+        The request's spans carry `EmbeddingRows` whose item is a number: `embeddings[number]` holds the rows.
         """
+        items = [unpack_tensor(packed) for packed in embeddings]
         spans = tuple(
-            replace(span, embeddings=unpack_tensor(packed))
-            for span, packed in zip(request.spans, embeddings, strict=True)
+            replace(span, embeddings=take_rows(replace(span.embeddings, item=items[span.embeddings.item])))
+            for span in request.spans
         )
         try:
             async for batch in delta_batches(self._engine, replace(request, spans=spans)):

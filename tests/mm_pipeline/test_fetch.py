@@ -151,9 +151,26 @@ async def test_other_types_are_refused(site, open_fetcher, content_type):
     assert caught.value.status == 415
 
 
-async def test_modality_decides_the_type(site, open_fetcher):
-    fetched = await open_fetcher.fetch(f"{site.url}/typed?type=video/mp4", modality="video")
-    assert fetched.content_type == "video/mp4"
+@pytest.mark.parametrize(
+    ("modality", "content_type"),
+    [
+        ("video", "video/mp4"),
+        ("video", "image/gif"),
+        ("audio", "audio/mpeg"),
+        ("audio", "video/webm"),
+        ("audio", "application/ogg"),
+        ("audio", "application/octet-stream"),
+    ],
+)
+async def test_modality_decides_the_type(site, open_fetcher, modality, content_type):
+    fetched = await open_fetcher.fetch(f"{site.url}/typed?type={content_type}", modality=modality)
+    assert fetched.content_type == content_type
+
+
+@pytest.mark.parametrize(("modality", "content_type"), [("video", "audio/mpeg"), ("audio", "image/png")])
+async def test_a_type_that_cannot_hold_the_modality_is_refused(site, open_fetcher, modality, content_type):
+    with pytest.raises(UnsupportedMediaError, match=content_type):
+        await open_fetcher.fetch(f"{site.url}/typed?type={content_type}", modality=modality)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from llm_core.errors import EngineDeadError, EngineOverloadedError, RequestError
 from mm_pipeline.errors import InvalidMediaError, MediaFetchError, MediaTooLargeError
+from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import ApiError, unavailable
 from serve_apps.api.validation import check_chat_request
 from serve_apps.chat.errors import to_api_error
@@ -56,10 +57,82 @@ async def test_events_of_a_question_about_two_pictures():
     assert end.timings["encoder_decode_ms"] == 3.0
     (request,) = backend.engine.requests
     assert request.token_ids == (104, 105, -1, -1, -1, -1, -1)
-    assert [(span.start, span.length, span.embeddings) for span in request.spans] == [
+    assert [(span.start, span.length, span.embeddings.item) for span in request.spans] == [
         (2, 2, b"ab"),
         (4, 3, b"cde"),
     ]
+
+
+def about(*parts, **fields):
+    return check_chat_request(
+        {"model": "demo", "messages": [{"role": "user", "content": list(parts)}], **fields}
+    )
+
+
+MIXED = (
+    {"type": "video_url", "video_url": {"url": "clip"}},
+    {"type": "text", "text": "?"},
+    {"type": "audio_url", "audio_url": {"url": "sound"}},
+    {"type": "image_url", "image_url": {"url": "pic"}},
+)
+
+
+async def test_parts_keep_their_order_modality_and_options():
+    backend, fetcher = FakeBackend(), FakeFetcher()
+    request = about(*MIXED, mm_processor_kwargs={"fps": 2, "max_frames": 4})
+    events = await run(fake_chat_service(backend=backend, fetcher=fetcher), request)
+    options = MediaOptions(fps=2.0, max_frames=4)
+    assert list(zip(fetcher.started, fetcher.modalities, strict=True)) == [
+        ("clip", "video"),
+        ("sound", "audio"),
+        ("pic", "image"),
+    ]
+    assert backend.encoded == [b"clip", b"sound", b"pic"]
+    assert backend.asked == [("video", options), ("audio", options), ("image", options)]
+    usage = events[-1].usage
+    assert (usage.prompt_tokens, usage.image_tokens, usage.video_tokens, usage.audio_tokens) == (13, 3, 3, 6)
+    assert [part["type"] for part in template_messages(request)[0]["content"]] == [
+        "video",
+        "text",
+        "audio",
+        "image",
+    ]
+
+
+async def test_rows_of_one_item_in_several_places_have_keys_of_their_own():
+    backend = FakeBackend()
+    await run(fake_chat_service(backend=backend), about(MIXED[0]))
+    (request,) = backend.engine.requests
+    rows = [(span.embeddings.begin, span.embeddings.length) for span in request.spans]
+    assert rows == [(0, 3), (3, 1)]
+    assert [span.start for span in request.spans] == [0, 3]
+    assert len({span.content_key for span in request.spans}) == 2
+
+
+async def test_damage_that_did_not_stop_the_answer_is_told():
+    backend = FakeBackend(notes={b"clip": ("3 of 64 frames were lost", "the sound ends early")})
+    events = await run(fake_chat_service(backend=backend), about(*MIXED))
+    assert [(note.param, note.modality, note.note) for note in events[-1].notes] == [
+        ("messages.0.content.0", "video", "3 of 64 frames were lost"),
+        ("messages.0.content.0", "video", "the sound ends early"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["min_frames", "max_frames"])
+async def test_no_request_raises_the_limit_of_frames(name):
+    fetcher = FakeFetcher()
+    request = about(*MIXED, mm_processor_kwargs={name: 3601})
+    error = await failing(fake_chat_service(fetcher=fetcher), request)
+    assert (error.status, error.param) == (413, f"mm_processor_kwargs.{name}")
+    assert "3601" in error.message
+    assert "3600" in error.message
+    assert fetcher.started == []
+
+
+async def test_an_option_out_of_the_servers_range_names_the_option():
+    backend = FakeBackend(encode_errors={b"a": InvalidMediaError("max_pixels is 5", param="max_pixels")})
+    error = await failing(fake_chat_service(backend=backend), ask("a"))
+    assert (error.status, error.param) == (400, "mm_processor_kwargs.max_pixels")
 
 
 async def test_sampling_parameters_reach_the_engine():

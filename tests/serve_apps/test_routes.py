@@ -68,7 +68,12 @@ async def test_a_whole_answer():
         "prompt_tokens": 2,
         "completion_tokens": 3,
         "total_tokens": 5,
-        "prompt_tokens_details": {"cached_tokens": 0, "image_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": 0,
+            "image_tokens": 0,
+            "video_tokens": 0,
+            "audio_tokens": 0,
+        },
     }
     assert answer["timings"]["queue_ms"] == 1.0
 
@@ -90,6 +95,21 @@ async def test_the_bytes_of_a_stream():
     assert all(chunk["usage"] is None for chunk in [first, *middle, last])
     assert usage["choices"] == []
     assert usage["usage"]["total_tokens"] == 5
+
+
+async def test_damage_notes_are_in_the_answer_and_in_the_last_chunk():
+    app = make_app(backend=FakeBackend(notes={b"u": ("half of it is missing",)}))
+    content = [{"type": "video_url", "video_url": {"url": "u"}}]
+    body = {"model": "demo", "messages": [{"role": "user", "content": content}]}
+    note = {"param": "messages.0.content.0", "modality": "video", "note": "half of it is missing"}
+    async with client_of(app) as client:
+        whole = await client.post("/v1/chat/completions", json=body)
+        stream = await client.post("/v1/chat/completions", json={**body, "stream": True})
+        plain = await client.post("/v1/chat/completions", json=BODY)
+    assert whole.json()["media_notes"] == [note]
+    *chunks, last, _ = events_of(stream.text)
+    assert last["media_notes"] == [note]
+    assert not any("media_notes" in answer for answer in (plain.json(), *chunks))
 
 
 async def test_a_stream_without_usage_has_no_usage_chunk():

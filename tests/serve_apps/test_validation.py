@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import ApiError
 from serve_apps.api.schemas import IGNORED_FIELDS, UNSUPPORTED_FIELDS
-from serve_apps.api.validation import image_parts, parse_chat_request, text_chars
+from serve_apps.api.validation import media_parts, parse_chat_request, text_chars
 
 USER = {"role": "user", "content": "hi"}
 
@@ -121,6 +122,34 @@ def test_true_is_not_the_number_one():
         ({"messages": [5]}, "messages.0", "must be an object"),
         ({"model": ""}, "model", "must not be empty"),
         ({"model": 5}, "model", "must be a string, but 5 came"),
+        ({"mm_processor_kwargs": [1]}, "mm_processor_kwargs", "must be an object"),
+        (
+            {"mm_processor_kwargs": {"nframes": 3}},
+            "mm_processor_kwargs.nframes",
+            "Use fps, min_frames, max_frames, max_pixels, total_pixels, start_s, end_s or use_audio_in_video",
+        ),
+        ({"mm_processor_kwargs": {"fps": 0}}, "mm_processor_kwargs.fps", "greater than 0.0, but 0 came"),
+        ({"mm_processor_kwargs": {"fps": "2"}}, "mm_processor_kwargs.fps", "must be a number"),
+        ({"mm_processor_kwargs": {"fps": True}}, "mm_processor_kwargs.fps", "but true came"),
+        ({"mm_processor_kwargs": {"max_frames": 0}}, "mm_processor_kwargs.max_frames", "at least 1"),
+        ({"mm_processor_kwargs": {"max_frames": 2.5}}, "mm_processor_kwargs.max_frames", "whole number"),
+        ({"mm_processor_kwargs": {"max_pixels": 2**60}}, "mm_processor_kwargs.max_pixels", "less than"),
+        ({"mm_processor_kwargs": {"start_s": -1}}, "mm_processor_kwargs.start_s", "at least 0.0, but -1"),
+        (
+            {"mm_processor_kwargs": {"start_s": 5, "end_s": 5}},
+            "mm_processor_kwargs.end_s",
+            "start_s is 5.0 and end_s 5.0",
+        ),
+        (
+            {"mm_processor_kwargs": {"min_frames": 9, "max_frames": 8}},
+            "mm_processor_kwargs.min_frames",
+            "min_frames is 9 and max_frames 8",
+        ),
+        (
+            {"mm_processor_kwargs": {"use_audio_in_video": 1}},
+            "mm_processor_kwargs.use_audio_in_video",
+            "true or false",
+        ),
     ],
 )
 def test_values_out_of_range_say_what_came_and_what_is_allowed(fields, param, part):
@@ -151,14 +180,37 @@ def test_values_out_of_range_say_what_came_and_what_is_allowed(fields, param, pa
             "'auto', 'low'",
         ),
         (
-            {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}]},
-            "messages.0.content.0",
-            "video parts are not supported",
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "file"}]},
+            "messages.0.content.1",
+            "file parts are not supported. Use text, image_url, video_url, input_audio or audio_url",
+        ),
+        (
+            {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x", "fps": 1}}]},
+            "messages.0.content.0.video_url.fps",
+            "not a known field",
+        ),
+        (
+            {"role": "user", "content": [{"type": "audio_url", "audio_url": {"url": ""}}]},
+            "messages.0.content.0.audio_url.url",
+            "must not be empty",
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]},
-            "messages.0.content.1",
-            "audio parts are not supported",
+            "messages.0.content.1.input_audio",
+            "is missing",
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A"}}]},
+            "messages.0.content.0.input_audio.format",
+            "is missing",
+        ),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "input_audio", "input_audio": {"data": "A", "format": "midi"}}],
+            },
+            "messages.0.content.0.input_audio.format",
+            "'wav', 'mp3'",
         ),
         (
             {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]},
@@ -203,10 +255,33 @@ def test_media_parts_and_text_are_found_in_order():
         {"type": "text", "text": "abc"},
         {"type": "image_url", "image_url": {"url": "u1"}},
         {"type": "image_url", "image_url": {"url": "u2", "detail": "low"}},
+        {"type": "video_url", "video_url": {"url": "u3"}},
+        {"type": "audio_url", "audio_url": {"url": "u4"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "data:;base64,AAAA", "format": "mp3"}},
     ]
     request = parse_chat_request(body(messages=[USER, {"role": "user", "content": content}]))
-    assert [(param, part.image_url.url) for param, part in image_parts(request)] == [
-        ("messages.1.content.1", "u1"),
-        ("messages.1.content.2", "u2"),
+    assert [(param, part.modality, part.url) for param, part in media_parts(request)] == [
+        ("messages.1.content.1", "image", "u1"),
+        ("messages.1.content.2", "image", "u2"),
+        ("messages.1.content.3", "video", "u3"),
+        ("messages.1.content.4", "audio", "u4"),
+        ("messages.1.content.5", "audio", "data:audio/wav;base64,AAAA"),
+        ("messages.1.content.6", "audio", "data:;base64,AAAA"),
     ]
     assert text_chars(request) == 5
+
+
+def test_the_sampling_wishes_of_a_request():
+    wishes = {"fps": 2, "max_frames": 16, "max_pixels": None, "end_s": 3.5, "use_audio_in_video": False}
+    request = parse_chat_request(body(mm_processor_kwargs=wishes))
+    assert request.media_options == MediaOptions(fps=2.0, max_frames=16, end_s=3.5, use_audio_in_video=False)
+    for absent in ({}, {"mm_processor_kwargs": None}, {"mm_processor_kwargs": {"use_audio_in_video": None}}):
+        assert parse_chat_request(body(**absent)).media_options == MediaOptions()
+
+
+def test_a_number_that_is_too_large_for_a_float_is_refused():
+    data = body().replace(b'"model"', b'"mm_processor_kwargs": {"fps": 1e999}, "model"', 1)
+    with pytest.raises(ApiError) as info:
+        parse_chat_request(data)
+    assert info.value.status == 400

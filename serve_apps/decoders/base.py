@@ -1,0 +1,27 @@
+"""What decodes a video or a sound, and how it is stopped. Knows no Ray and no codec."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from mm_pipeline.options import MediaOptions
+
+
+class Decoder(Protocol):
+    """`mm_pipeline.pipeline.MediaDecoder`, or a fake of it in tests."""
+
+    def decode(
+        self, data: bytes, modality: str, options: MediaOptions, cancel: threading.Event
+    ) -> Iterator[Any]:
+        """The parts of one item, in order, as they are ready. Closing the iterator ends the decoding.
+
+        The parts are dataclasses; their torch tensors lie on the CPU. Once `cancel` is set no further part
+        need come. Raises MediaError, also between two parts.
+        """
+        ...
+
+
+class DecodeCancelled(Exception):
+    """Nobody wants the item any more."""
