@@ -15,17 +15,22 @@ from mm_pipeline.content_key import content_key
 from mm_pipeline.encoders import Encoder
 from mm_pipeline.image import ImageSettings, preprocess_image
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.prompt.layout import VideoLayout
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMedia:
-    """embeddings: [num_tokens, hidden_size]. timings: stage names ending in _ms to milliseconds."""
+    """embeddings: [num_tokens, hidden_size]. timings: stage names ending in _ms to milliseconds.
+
+    layout: where a video's rows belong in time; None for anything else.
+    """
 
     embeddings: torch.Tensor
     num_tokens: int
     modality: str
     content_key: str
     timings: dict[str, float] = field(default_factory=dict)
+    layout: VideoLayout | None = None
 
 
 class ImagePipeline:

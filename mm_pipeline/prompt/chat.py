@@ -96,6 +96,11 @@ class ChatPrompter:
             )
         return tuple(piece for piece in pieces if piece != [])
 
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text on its own, with nothing added; the spelling of a special token stays text."""
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
     def _tokenise(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         texts = [part["text"] for part in _parts(messages) if part["type"] == "text"]
         mark = _free_mark(texts)

@@ -1,17 +1,12 @@
 import json
-from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from mm_pipeline.image import smart_resize
-from mm_pipeline.pipeline import EncodedMedia
-from mm_pipeline.prompt import ChatPrompter, MediaSlot, MediaSpan, SpecialTokens, expand
+from mm_pipeline.prompt import ChatPrompter, MediaShape, MediaSlot, MediaSpan, SpecialTokens, expand
 from serve_apps.checkpoint.tokenizer import SPECIAL_TOKENS
-from tests.golden import golden_dir
 from tests.mm_pipeline.conftest import ADDED
 
 IMAGE = {"type": "image"}
@@ -26,9 +21,7 @@ def user(content):
 
 
 def image(num_tokens):
-    return EncodedMedia(
-        embeddings=torch.zeros(num_tokens, 1), num_tokens=num_tokens, modality="image", content_key="k"
-    )
+    return MediaShape(modality="image", num_tokens=num_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +104,11 @@ def test_media_slots_replace_the_templates_marker(prompter, tokenizer, tokens):
     kept = set(ids_of(prompt))
     assert not kept & {tokens.vision_start, tokens.vision_end, tokens.image_pad}
     assert tokenizer.decode(prompt[0]).endswith("Look: ")
-    expanded = expand(prompt, [image(3), image(1)], tokens)
+    expanded = expand(prompt, [image(3), image(1)], tokens, prompter.encode_text)
     first = len(prompt[0])
     assert expanded.spans == (
-        MediaSpan(start=first + 1, length=3, media_index=0),
-        MediaSpan(start=first + 6, length=1, media_index=1),
+        MediaSpan(start=first + 1, length=3, media_index=0, offset=0, modality="image"),
+        MediaSpan(start=first + 6, length=1, media_index=1, offset=0, modality="image"),
     )
     pad, start, end = tokens.image_pad, tokens.vision_start, tokens.vision_end
     assert expanded.token_ids[first : first + 8] == (start, pad, pad, pad, end, start, pad, end)
@@ -130,35 +123,14 @@ def test_bare_pad_of_a_template_is_a_slot_too(tokenizer, tokens):
     assert [isinstance(piece, MediaSlot) for piece in prompt] == [True, False, True, False]
 
 
-def test_golden_image_expansion(tokens):
-    path = golden_dir() / "golden_expansion.json"
-    if not path.exists():
-        path = Path(golden_dir()) / "expansion_image.json"
-    golden = json.loads(path.read_text())
-    names = golden["token_ids"]
-    real = SpecialTokens(**{name: names[name] for name in SpecialTokens.__dataclass_fields__})
-    for case in golden["cases"]["image"]:
-        height, width = smart_resize(
-            case["height"], case["width"], factor=32, min_pixels=8192, max_pixels=8_388_608
-        )
-        assert case["grid_thw"] == [1, height // 16, width // 16]
-        expected = [segment["id"] for segment in case["segments"] for _ in range(segment["count"])]
-        item = image(height * width // 1024)
-        expanded = expand(([1, 2], MediaSlot(index=0, modality="image"), [3]), [item], real)
-        assert list(expanded.token_ids) == [1, 2, *expected, 3]
-        assert expanded.spans == (MediaSpan(start=3, length=item.num_tokens, media_index=0),)
-        assert len(expected) == case["total_special_tokens"]
+def test_a_text_on_its_own_holds_no_special_token(prompter, tokenizer):
+    for value in ("01:05", "", "<|im_end|>", "a <think> b"):
+        ids = prompter.encode_text(value)
+        assert tokenizer.decode(ids) == value
+        assert not set(ids) & set(tokenizer.added_tokens_decoder)
 
 
-def test_mismatches_are_errors(prompter, tokens):
-    prompt = prompter.render(user([IMAGE]))
-    with pytest.raises(ValueError, match="1 media slots, but 2"):
-        expand(prompt, [image(1), image(1)], tokens)
-    audio = EncodedMedia(embeddings=torch.zeros(1, 1), num_tokens=1, modality="audio", content_key="k")
-    with pytest.raises(ValueError, match="is audio; its place in the prompt is for image"):
-        expand(prompt, [audio], tokens)
-    with pytest.raises(ValueError, match="only images"):
-        expand((MediaSlot(index=0, modality="audio"),), [audio], tokens)
+def test_mismatches_are_errors(prompter):
     with pytest.raises(ValueError, match=r"has media \['audio'\].*places for none"):
         prompter.render(user([{"type": "audio"}]))
     with pytest.raises(ValueError, match="tool is not a role here"):
