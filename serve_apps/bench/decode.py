@@ -2,21 +2,21 @@
 
 The peer runs in the checkpoint's own dtype and again in float32, which CPUs without bfloat16 instructions multiply
 faster; both are shown. Its experts run by the faster of its implementations, tried on a short prompt first.
+Each peer has a process of its own, as our engine has: threads of two teams in one process slow each other down.
+Ours and the peers decode in turns, so that a machine whose speed drifts is the same for all.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,24 @@ from llm_core.config import DecoderConfig, load_config
 from llm_core.core import GenerateRequest, OutputDelta, SamplingParams
 from llm_core.engine import Engine, EngineSettings
 from llm_core.kv.storage import KINDS
-from llm_core.scheduler import Sequence
+from llm_core.scheduler import Sequence as EngineSequence
 from llm_core.weights import decoder_tensors
 from llm_core.weights.mimo_v2 import MTP_PREFIX
 from serve_apps.bench import format_table
+from serve_apps.bench.decode_peer import (
+    BATCH,
+    BATCH_PROMPT_TOKENS,
+    PEER_DTYPES,
+    Peer,
+    Speed,
+    prompt_ids,
+    start_peer,
+)
 from serve_apps.checkpoint.initial import initial_tensor
 from serve_apps.checkpoint.sizes import text_config
 from serve_apps.checkpoint.tokenizer import build_tokenizer
 
-_EXPERT_IMPLEMENTATIONS = ("eager", "grouped_mm")
-_PROBE_TOKENS = 128
-_BATCH = 16
-_BATCH_PROMPT_TOKENS = 128
 _LONG_TOKENS = 16_384
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Seconds of one prefill; tokens per second of one sequence, and of sixteen together."""
-
-    prefill_s: float
-    decode_tokens_per_s: float
-    batch16_tokens_per_s: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,21 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Ratios under the keys of ARCHITECTURE.md; peers that did not run are null."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         # As a server would be: no other thread of the process has done any arithmetic (see Engine.from_checkpoint).
         with ThreadPoolExecutor(1) as writer:
             config = writer.submit(_write_checkpoint, folder).result()
+        peers = [stack.enter_context(start_peer(folder, dtype, args)) for dtype in PEER_DTYPES if args.peers]
         engine = Engine.from_checkpoint(folder, _engine_settings(args))
-        ours, overhead = _measure_engine(engine, args)
+        ours, overhead = _measure(engine, peers, args)
+        speeds = {peer.label: peer.speed() for peer in peers}
         kv_ratio = _kv_bytes_ratio(engine, config)
         dtype = str(engine.model.dtype).removeprefix("torch.")
         num_parameters = engine.model.num_parameters()
-        del engine
-        gc.collect()
-        peers = _measure_transformers(folder, args) if args.peers else {}
     rows: list[list[object]] = [[f"mm-pipeline ({dtype})", *_columns(ours)]]
-    rows += [[f"transformers ({name})", *_columns(speed)] for name, speed in peers.items()]
+    rows += [[f"transformers ({label})", *_columns(speed)] for label, speed in speeds.items()]
     print(f"{num_parameters / 1e6:.0f}M parameters, {args.prompt_tokens} prompt tokens")
     header = ["", "prefill s", "decode tok/s", "decode x16 tok/s"]
     print(format_table(header, rows))
@@ -86,7 +81,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     print("llama.cpp: not run; its comparison needs a GGUF export, which this project does not make yet")
     result: dict[str, Any] = {}
     for key, name in (("", "bfloat16"), ("_float32", "float32")):
-        peer = next((speed for label, speed in peers.items() if label.startswith(name)), None)
+        peer = next((speed for label, speed in speeds.items() if label.startswith(name)), None)
         for field, ratio in _ratios(ours, peer).items():
             result[f"{field}_ratio_transformers{key}"] = ratio
     return result | {
@@ -146,14 +141,9 @@ def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         dtype=args.dtype,
         prefill_chunk_tokens=args.prompt_tokens,
-        max_running=_BATCH,
+        max_running=BATCH,
         kv_memory_bytes=3 << 30,
     )
-
-
-def _prompt(num_tokens: int, seed: int) -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randint(0, 256, (num_tokens,), generator=generator).tolist())
 
 
 def _request(name: str, prompt: tuple[int, ...], max_tokens: int) -> GenerateRequest:
@@ -161,13 +151,13 @@ def _request(name: str, prompt: tuple[int, ...], max_tokens: int) -> GenerateReq
     return GenerateRequest(request_id=name, token_ids=prompt, sampling=sampling)
 
 
-def _measure_engine(engine: Engine, args: argparse.Namespace) -> tuple[Speed, float]:
+def _measure(engine: Engine, peers: Sequence[Peer], args: argparse.Namespace) -> tuple[Speed, float]:
     """Speed through the engine's own front, and the share of a decode step that is not the model."""
     engine.start()
     try:
-        prompt = _prompt(args.prompt_tokens, 0)
+        prompt = prompt_ids(args.prompt_tokens, 0)
         list(engine.generate(_request("warm", prompt[:64], 4)))
-        prefills, decodes, overheads = [], [], []
+        prefills, decodes, overheads, together = [], [], [], []
         for index in range(args.runs):
             begin = time.perf_counter()
             deltas = engine.generate(_request(f"single{index}", prompt, args.tokens + 1))
@@ -180,7 +170,12 @@ def _measure_engine(engine: Engine, args: argparse.Namespace) -> tuple[Speed, fl
                 elapsed = time.perf_counter() - first
             decodes.append(args.tokens / elapsed)
             overheads.append(1 - sum(spent) / elapsed)
-        together = [_measure_batch(engine, args.tokens) for _ in range(args.runs)]
+            for peer in peers:
+                peer.decode_single()
+        for _ in range(args.runs):
+            together.append(_measure_batch(engine, args.tokens))
+            for peer in peers:
+                peer.decode_batch()
     finally:
         engine.shutdown()
     speed = Speed(
@@ -228,16 +223,16 @@ def _measure_batch(engine: Engine, num_tokens: int) -> float:
         if delta.finish_reason is not None:
             ended.release()
 
-    for index in range(_BATCH):
-        prompt = _prompt(_BATCH_PROMPT_TOKENS, index)
+    for index in range(BATCH):
+        prompt = prompt_ids(BATCH_PROMPT_TOKENS, index)
         engine.submit(_request(f"batch{index}", prompt, num_tokens), receive)
-    for _ in range(_BATCH):
+    for _ in range(BATCH):
         ended.acquire()
-    if len(arrivals) != _BATCH * num_tokens:
-        raise ValueError(f"{len(arrivals)} of {_BATCH * num_tokens} tokens came; an answer ended early")
+    if len(arrivals) != BATCH * num_tokens:
+        raise ValueError(f"{len(arrivals)} of {BATCH * num_tokens} tokens came; an answer ended early")
     # The first and last few tokens fall into steps that are not full.
-    begin, end = arrivals[4 * _BATCH], arrivals[-4 * _BATCH]
-    return (len(arrivals) - 8 * _BATCH) / (end - begin)
+    begin, end = arrivals[4 * BATCH], arrivals[-4 * BATCH]
+    return (len(arrivals) - 8 * BATCH) / (end - begin)
 
 
 def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:
@@ -247,7 +242,7 @@ def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:
     are measured on the pools' tensors.
     """
     pool, storage = engine.pool, engine.storage
-    sequence = Sequence(_request("long", _prompt(_LONG_TOKENS, 1), 1))
+    sequence = EngineSequence(_request("long", prompt_ids(_LONG_TOKENS, 1), 1))
     kv = pool.admit(sequence.max_tokens)
     while kv.num_tokens < _LONG_TOKENS:
         pool.extend(kv, min(pool.step_tokens, _LONG_TOKENS - kv.num_tokens))
@@ -256,59 +251,3 @@ def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:
     per_token = sum(config.attention(kind).kv_elements_per_token * config.num_layers(kind) for kind in KINDS)
     pool.free(kv)
     return held / (per_token * _LONG_TOKENS * engine.model.dtype.itemsize)
-
-
-def _measure_transformers(folder: Path, args: argparse.Namespace) -> dict[str, Speed]:
-    speeds = {}
-    for dtype in (torch.bfloat16, torch.float32):
-        implementation = min(_EXPERT_IMPLEMENTATIONS, key=lambda name: _probe(folder, dtype, name))
-        label = f"{str(dtype).removeprefix('torch.')}, {implementation} experts"
-        speeds[label] = _peer_speed(_peer(folder, dtype, implementation), args)
-        gc.collect()
-    return speeds
-
-
-def _peer(folder: Path, dtype: torch.dtype, implementation: str) -> Any:
-    from transformers import MiMoV2FlashForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: Any = MiMoV2FlashForCausalLM.from_pretrained(
-        folder, dtype=dtype, experts_implementation=implementation
-    )
-    model.train(False)
-    return model
-
-
-def _probe(folder: Path, dtype: torch.dtype, implementation: str) -> float:
-    """Seconds of a short prefill with one of the peer's expert implementations."""
-    model = _peer(folder, dtype, implementation)
-    ids = torch.tensor([_prompt(_PROBE_TOKENS, 0)])
-    with torch.inference_mode():
-        model(ids[:, :8])
-        begin = time.perf_counter()
-        model(ids)
-    return time.perf_counter() - begin
-
-
-@torch.inference_mode()
-def _peer_speed(model: Any, args: argparse.Namespace) -> Speed:
-    ids = torch.tensor([_prompt(args.prompt_tokens, 0)])
-    model(ids[:, :64])
-    begin = time.perf_counter()
-    output = model(ids, use_cache=True, logits_to_keep=1)
-    prefill_s = time.perf_counter() - begin
-    single = _peer_decode(model, output, args.tokens)
-    batch = torch.tensor([_prompt(_BATCH_PROMPT_TOKENS, index) for index in range(_BATCH)])
-    output = model(batch, use_cache=True, logits_to_keep=1)
-    together = _peer_decode(model, output, max(4, args.tokens // 4)) * _BATCH
-    return Speed(prefill_s=prefill_s, decode_tokens_per_s=single, batch16_tokens_per_s=together)
-
-
-def _peer_decode(model: Any, output: Any, num_tokens: int) -> float:
-    """Greedy steps per second on the peer's own cache."""
-    begin = time.perf_counter()
-    for _ in range(num_tokens):
-        token = output.logits[:, -1:].argmax(-1)
-        output = model(token, cache=output.cache, use_cache=True, logits_to_keep=1)
-    return num_tokens / (time.perf_counter() - begin)
