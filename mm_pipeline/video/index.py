@@ -178,9 +178,9 @@ def _keys_hold(container: InputContainer, stream: VideoStream, keys: tuple[KeyPo
     codec = stream.codec_context
     checked = np.unique(np.linspace(0, len(keys) - 1, min(_NUM_CHECKED_KEYS, len(keys))).astype(int))
     for key in (keys[number] for number in checked):
-        assert key.dts is not None, "keys of a container's index have decoding times"
+        assert key.pts is not None, "derived above"
         try:
-            container.seek(key.dts, stream=stream)
+            container.seek(key.pts, stream=stream)
         except av.error.FFmpegError:
             return False
         packet = next(read_packets(container, stream), None)

@@ -30,8 +30,7 @@ from mm_pipeline.video.probe import prepare
 _SKIPPING_CODECS = {"h264", "hevc", "mpeg4", "mpeg2video", "mpeg1video"}
 # FFmpeg's own VP8 and VP9 decoders ignore the alpha layer.
 _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
-# Containers that seek by display time; the others go by decoding time.
-_SEEKS_BY_PTS = {"matroska", "webm", "ogg"}
+# Transport streams seek late by time, raw streams not at all.
 _SEEKS_BY_BYTE = {"mpegts", "mpeg", "h264", "hevc", "mpegvideo", "m4v"}
 # Reading on is cheaper than a seek up to this many packets.
 _NEAR_PACKETS = 64
@@ -70,7 +69,7 @@ class StreamReader:
         self._keys = info.index.keys
         self._has_shifts = any(key.shift != self._keys[0].shift for key in self._keys)
         formats = set(info.container.split(","))
-        self._by_pts, self._by_byte = bool(formats & _SEEKS_BY_PTS), bool(formats & _SEEKS_BY_BYTE)
+        self._by_byte = bool(formats & _SEEKS_BY_BYTE)
         self._resources = ExitStack()
         self.num_packets_damaged = 0
         self.num_frames_concealed = 0
@@ -184,7 +183,7 @@ class StreamReader:
         if self._by_byte:
             offset, options = key.byte, {"unsupported_byte_offset": True}
         else:
-            offset, options = (key.pts if self._by_pts or key.dts is None else key.dts), {}
+            offset, options = (key.dts if key.pts is None else key.pts), {}
         if offset is None:
             return False
         with suppress(av.error.FFmpegError):
