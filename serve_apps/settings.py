@@ -24,9 +24,10 @@ class ServerSettings:
         media: caps on fetched media.
         chat: caps on requests.
         engine: how the decoder runs.
-        num_encoders: image encoder replicas; media are spread over them by content.
-        encoder_device: torch device of the image encoder; empty: the engine's.
+        num_encoders: encoder replicas; media are spread over them by content.
+        encoder_device: torch device of the encoders; empty: the engine's.
         encoder_threads: pictures one encoder replica works on at once.
+        decoder_workers: processes of each encoder replica in which videos and sounds are decoded, one in each.
         num_threads: torch threads of each replica; 0: one for each core.
         gpus_per_engine, gpus_per_encoder: GPUs that Ray sets aside for each replica, fractions allowed; None: half
             a GPU where the device is one.
@@ -45,6 +46,7 @@ class ServerSettings:
     num_encoders: int = 1
     encoder_device: str = ""
     encoder_threads: int = 2
+    decoder_workers: int = 2
     num_threads: int = 0
     gpus_per_engine: float | None = None
     gpus_per_encoder: float | None = None
@@ -53,7 +55,13 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; it must be between 1 and 65535")
-        for name in ("max_body_bytes", "num_encoders", "encoder_threads", "health_timeout_s"):
+        for name in (
+            "max_body_bytes",
+            "num_encoders",
+            "encoder_threads",
+            "decoder_workers",
+            "health_timeout_s",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be greater than 0")
         if any(not key.strip() or not key.isascii() for key in self.api_keys):

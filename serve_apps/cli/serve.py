@@ -75,7 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-encoders",
         type=int,
         default=_default(server, "num_encoders"),
-        help="image encoder replicas (default: %(default)s)",
+        help="encoder replicas (default: %(default)s)",
+    )
+    add(
+        "--decoder-workers",
+        type=int,
+        default=_default(server, "decoder_workers"),
+        help="processes that decode videos and sounds, for each encoder replica (default: %(default)s)",
     )
     add(
         "--num-threads",
@@ -112,6 +118,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=media.max_bytes >> 20,
         help="most MiB of one media item (default: %(default)s)",
     )
+    add(
+        "--max-video-pixels",
+        type=int,
+        default=media.max_video_pixels,
+        help="most pixels of a video's frame before it is resized (default: %(default)s)",
+    )
+    add(
+        "--max-video-frames",
+        type=int,
+        default=media.max_video_frames,
+        help="most frames sampled from one video (default: %(default)s)",
+    )
+    add(
+        "--max-media-duration-s",
+        type=float,
+        default=media.max_media_duration_s,
+        help="longest video or sound, in seconds (default: %(default)s)",
+    )
+    add(
+        "--decode-timeout-s",
+        type=float,
+        default=media.decode_timeout_s,
+        help="most seconds that the decoding of one video or sound may take (default: %(default)s)",
+    )
 
 
 def settings_from(args: argparse.Namespace) -> ServerSettings:
@@ -125,11 +155,16 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
             port=args.port,
             api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
             num_encoders=args.num_encoders,
+            decoder_workers=args.decoder_workers,
             num_threads=args.num_threads,
             health_timeout_s=args.health_timeout_s,
             chat=ChatLimits(max_requests=args.max_requests, default_max_tokens=args.default_max_tokens),
             media=MediaLimits(
                 max_bytes=args.max_media_mib << 20,
+                max_video_pixels=args.max_video_pixels,
+                max_video_frames=args.max_video_frames,
+                max_media_duration_s=args.max_media_duration_s,
+                decode_timeout_s=args.decode_timeout_s,
                 allowed_domains=tuple(args.allowed_domain),
                 allow_private_hosts=args.allow_private_hosts,
                 file_root=args.file_root,

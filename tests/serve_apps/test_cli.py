@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +18,11 @@ from types import ModuleType
 import pytest
 
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.options import MediaOptions
 from serve_apps.bench import BENCHES, format_table
 from serve_apps.cli import COMMANDS, CliError, main, parse
 from serve_apps.cli import serve as serve_command
-from serve_apps.cli.chat import image_url, timing_line
+from serve_apps.cli.chat import media_url, request_body, timing_line
 from serve_apps.cli.client import Client
 from serve_apps.settings import ServerSettings
 from tests.e2e.media import picture
@@ -55,7 +56,7 @@ def test_help_imports_nothing_heavy():
         (["chat", "hi", "--local"], "--local needs --checkpoint"),
         (["chat", "hi", "--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9/v1"),
         (["chat", "hi", "--url", "ftp://x"], "not an http address"),
-        (["chat", "hi", "--image", "/does/not/exist.png"], "cannot read the picture"),
+        (["chat", "hi", "--image", "/does/not/exist.png"], "cannot read /does/not/exist.png"),
         (["chat", "hi", "--local", "--checkpoint", "/does/not/exist"], "there is no folder"),
     ],
 )
@@ -97,6 +98,8 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     flags += (
         " --allowed-domain a.org --allowed-domain b.org --max-media-mib 9 --dtype float32 --num-threads 1"
     )
+    flags += " --max-video-pixels 10 --max-video-frames 11 --max-media-duration-s 12 --decode-timeout-s 13"
+    flags += " --decoder-workers 14"
     settings = serve_settings(str(tiny), *flags.split(), "--file-root", str(tmp_path))
     assert (settings.host, settings.port, settings.model_name) == ("0.0.0.0", 9000, "m")
     assert settings.api_keys == ("k", "from-environment")
@@ -109,9 +112,15 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         dtype="float32",
     )
     assert (settings.chat.max_requests, settings.chat.default_max_tokens) == (5, 6)
-    assert (settings.num_encoders, settings.num_threads) == (2, 1)
+    assert (settings.num_encoders, settings.num_threads, settings.decoder_workers) == (2, 1, 14)
     assert settings.media == MediaLimits(
-        max_bytes=9 << 20, allowed_domains=("a.org", "b.org"), file_root=tmp_path
+        max_bytes=9 << 20,
+        max_video_pixels=10,
+        max_video_frames=11,
+        max_media_duration_s=12.0,
+        decode_timeout_s=13.0,
+        allowed_domains=("a.org", "b.org"),
+        file_root=tmp_path,
     )
 
 
@@ -123,10 +132,10 @@ def test_flags_out_of_range_are_refused(tiny):
 def test_a_file_becomes_a_data_url_and_urls_stay(tmp_path):
     path = tmp_path / "x.png"
     path.write_bytes(b"abc")
-    assert image_url(str(path)) == "data:image/png;base64,YWJj"
-    assert image_url("https://a.org/x.png") == "https://a.org/x.png"
+    assert media_url(str(path)) == "data:image/png;base64,YWJj"
+    assert media_url("https://a.org/x.png") == "https://a.org/x.png"
     (tmp_path / "noname").write_bytes(b"")
-    assert image_url(str(tmp_path / "noname")).startswith("data:application/octet-stream;")
+    assert media_url(str(tmp_path / "noname")).startswith("data:application/octet-stream;")
 
 
 def test_chat_local_streams_to_stdout_and_timings_to_stderr(tiny, tmp_path, capsys):
@@ -144,6 +153,56 @@ def test_chat_local_errors_are_one_line(tiny, capsys):
     assert main(["chat", "hi", "--local", "--checkpoint", str(tiny), "--image", "data:,text"]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+def chat_body(*arguments: str) -> dict:
+    return request_body(parse("mmserve chat", "serve_apps.cli.chat", "", ["Why?", *arguments]))
+
+
+def test_media_keep_the_order_of_the_command_line():
+    urls = {"--video": "https://a.org/v", "--image": "https://a.org/i", "--audio": "https://a.org/a"}
+    flags = ["--video", "--image", "--audio", "--image"]
+    body = chat_body(*(word for flag in flags for word in (flag, urls[flag])))
+    *parts, question = body["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["video_url", "image_url", "audio_url", "image_url"]
+    assert all(part[part["type"]] == {"url": urls[flag]} for part, flag in zip(parts, flags, strict=True))
+    assert question == {"type": "text", "text": "Why?"}
+    assert "mm_processor_kwargs" not in body
+
+
+def test_sampling_wishes_are_those_of_the_api():
+    arguments = "--fps 2 --min-frames 4 --max-frames 8 --max-pixels 9 --total-pixels 10 --start-s 1 --end-s 2"
+    wishes = chat_body(*arguments.split(), "--no-audio-in-video")["mm_processor_kwargs"]
+    assert wishes == {
+        "fps": 2.0,
+        "min_frames": 4,
+        "max_frames": 8,
+        "max_pixels": 9,
+        "total_pixels": 10,
+        "start_s": 1.0,
+        "end_s": 2.0,
+        "use_audio_in_video": False,
+    }
+    assert set(wishes) == {field.name for field in fields(MediaOptions)}
+
+
+def test_timing_line_shows_the_modalities_that_are_there():
+    details = {"cached_tokens": 1, "image_tokens": 0, "video_tokens": 8, "audio_tokens": 5}
+    usage = {"prompt_tokens": 20, "completion_tokens": 2, "prompt_tokens_details": details}
+    assert timing_line(usage, {}).startswith("20 prompt tokens (8 of video, 5 of audio); 2 answer tokens")
+    none = {**usage, "prompt_tokens_details": dict.fromkeys(details, 0)}
+    assert timing_line(none, {}).startswith("20 prompt tokens; 2")
+
+
+def test_damage_notes_are_shown_on_stderr(capsys):
+    note = {"param": "messages.0.content.0", "modality": "video", "note": "3 frames were lost"}
+    chunk = {"choices": [{"delta": {"content": "hi"}}], "media_notes": [note]}
+    stream = b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n"
+    with answering(200, stream) as (address, _):
+        assert main(["chat", "hi", "--model", "m", "--url", f"http://{address}"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "hi\n"
+    assert "video: 3 frames were lost" in captured.err
 
 
 def test_timing_line_shows_counts_and_stages():

@@ -16,6 +16,7 @@ from serve_apps.settings import ServerSettings
         ({"port": 0}, "port is 0; it must be between 1 and 65535"),
         ({"port": 65536}, "65536"),
         ({"num_encoders": 0}, "num_encoders is 0"),
+        ({"decoder_workers": 0}, "decoder_workers is 0"),
         ({"health_timeout_s": 0}, "health_timeout_s is 0"),
         ({"max_body_bytes": -1}, "max_body_bytes is -1"),
         ({"api_keys": ("",)}, "API key"),
