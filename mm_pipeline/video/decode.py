@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
@@ -90,7 +90,7 @@ class VideoDecoder:
             notes.append(f"{self._num_concealed} sampled frames are damaged in part")
         return DecodeReport(lost_frames=self._num_lost, damaged_packets=self._num_damaged, notes=tuple(notes))
 
-    def chunks(self) -> Iterator[FrameChunk]:
+    def chunks(self) -> Generator[FrameChunk, None, None]:
         """Chunks in order as they are finished.
 
         Raises UnsupportedMediaError when no sampled frame decodes, CancelledError when `cancel` was set.

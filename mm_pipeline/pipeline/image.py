@@ -1,36 +1,17 @@
 """One image from bytes to embeddings, synchronous and thread-safe.
 
-Ties decoding, preprocessing, keys and an encoder together. Knows nothing of caches, of batches across requests or
-of Ray.
+Ties decoding, preprocessing, keys and an encoder together.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-
-import torch
 
 from mm_pipeline.content_key import content_key
 from mm_pipeline.encoders import Encoder
 from mm_pipeline.image import ImageSettings, preprocess_image
 from mm_pipeline.limits import MediaLimits
-from mm_pipeline.prompt.layout import VideoLayout
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodedMedia:
-    """embeddings: [num_tokens, hidden_size]. timings: stage names ending in _ms to milliseconds.
-
-    layout: where a video's rows belong in time; None for anything else.
-    """
-
-    embeddings: torch.Tensor
-    num_tokens: int
-    modality: str
-    content_key: str
-    timings: dict[str, float] = field(default_factory=dict)
-    layout: VideoLayout | None = None
+from mm_pipeline.pipeline.media import EncodedMedia
 
 
 class ImagePipeline:
