@@ -1,0 +1,184 @@
+"""Decodes one chunk of packets to mono pieces. Knows codec contexts; knows no files, no target rate, no threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av.error
+import torch
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.fifo import AudioFifo
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.codec.context import CodecContext
+
+from mm_pipeline.audio.downmix import to_mono
+from mm_pipeline.audio.packets import AudioPacket, PacketChunk
+from mm_pipeline.audio.timeline import Piece
+
+# Decoded values, over all channels, that are collected before they are mixed.
+_COLLECTED_VALUES = 1 << 21
+# A frame belongs to the piece before it when its timestamp is off by no more than this and two ticks.
+_ROUNDING_S = 0.0005
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedChunk:
+    """pieces: in order. num_damaged: packets that did not decode; silence stands in their place."""
+
+    pieces: tuple[Piece, ...]
+    num_damaged: int
+
+
+class ChunkDecoder:
+    """Decodes chunks of one track; `stop` ends it within one packet, with CancelledError.
+
+    fresh: a decoder of its own for every chunk, which may then be decoded in any order and on any thread. Else the
+    track's own decoder goes through all of them, one after another.
+    """
+
+    def __init__(self, track: AudioStream, *, fresh: bool, stop: threading.Event) -> None:
+        context = track.codec_context
+        self._name = context.codec.name
+        self._extradata = context.extradata
+        self._rate = context.sample_rate
+        self._layout = context.layout
+        self._num_channels = len(context.layout.channels)
+        self._shared: AudioCodecContext | None = None if fresh else context
+        self._stop = stop
+        if self._shared is not None:
+            self._shared.thread_count = 1
+
+    def __call__(self, chunk: PacketChunk) -> DecodedChunk:
+        context = self._shared or self._new_context()
+        for packet in chunk.warm_up:
+            if self._stop.is_set():
+                raise CancelledError
+            _decode(context, packet)
+        pieces = _PieceMaker()
+        num_damaged = 0
+        for packet in chunk.packets:
+            if self._stop.is_set():
+                raise CancelledError
+            frames = _decode(context, packet)
+            if frames is None:
+                num_damaged += 1
+                pieces.add_lost(packet)
+                continue
+            for frame in frames:
+                pieces.add(frame)
+        if chunk.is_last:
+            for frame in _decode(context, None) or []:
+                pieces.add(frame)
+        return DecodedChunk(pieces=tuple(pieces.finish()), num_damaged=num_damaged)
+
+    def _new_context(self) -> AudioCodecContext:
+        context = CodecContext.create(self._name, "r")
+        assert isinstance(context, AudioCodecContext)
+        context.extradata = self._extradata
+        context.sample_rate = self._rate
+        if self._num_channels:
+            context.layout = self._layout
+        context.thread_count = 1
+        return context
+
+
+def _decode(context: AudioCodecContext, packet: AudioPacket | None) -> list[AudioFrame] | None:
+    """Frames of the packet, or None when it does not decode."""
+    try:
+        return context.decode(packet)
+    except EOFError:
+        return []
+    except (av.error.FFmpegError, ValueError):
+        return None
+
+
+def _tick(frame: AudioFrame) -> Fraction:
+    return frame.time_base or Fraction(0)
+
+
+class _PieceMaker:
+    """Joins frames that follow each other without a break."""
+
+    def __init__(self) -> None:
+        self._done: list[Piece] = []
+        self._fifo: AudioFifo | None = None
+        self._parts: list[torch.Tensor] = []
+        self._kind: tuple[int, str, str] | None = None
+        self._channels: tuple[str, ...] = ()
+        self._time_s: float | None = None
+        self._count = 0
+        self._num_lost = 0
+        self._last_samples = 0
+        self._max_fifo = _COLLECTED_VALUES
+
+    def add(self, frame: AudioFrame) -> None:
+        samples = frame.samples
+        if not samples:
+            return
+        time_s = None if frame.pts is None else float(frame.pts * _tick(frame))
+        kind = (frame.sample_rate, frame.format.name, frame.layout.name)
+        if kind != self._kind or not self._continues(time_s, frame):
+            self._begin(kind, frame, time_s)
+        # A fifo checks timestamps itself, and more strictly than files keep them.
+        frame.pts = None
+        assert self._fifo is not None
+        self._fifo.write(frame)
+        self._count += samples
+        self._last_samples = samples
+        if self._fifo.samples >= self._max_fifo:
+            self._drain()
+
+    def add_lost(self, packet: AudioPacket) -> None:
+        """Silence for a packet that did not decode; before the first frame nobody knows for how much."""
+        if self._kind is None:
+            return
+        self._drain()
+        count = self._last_samples
+        if packet.duration and packet.time_base is not None:
+            count = round(float(packet.duration * packet.time_base) * self._kind[0])
+        self._parts.append(torch.zeros(count))
+        self._count += count
+        self._num_lost += count
+
+    def finish(self) -> list[Piece]:
+        self._end()
+        return self._done
+
+    def _continues(self, time_s: float | None, frame: AudioFrame) -> bool:
+        if time_s is None or self._time_s is None:
+            return time_s is None
+        expected_s = self._time_s + self._count / frame.sample_rate
+        return abs(time_s - expected_s) <= _ROUNDING_S + 2 * float(_tick(frame))
+
+    def _begin(self, kind: tuple[int, str, str], frame: AudioFrame, time_s: float | None) -> None:
+        self._end()
+        self._kind = kind
+        self._channels = tuple(channel.name for channel in frame.layout.channels)
+        self._max_fifo = _COLLECTED_VALUES // max(1, len(self._channels))
+        self._time_s = time_s
+
+    def _drain(self) -> None:
+        if self._fifo is None or not self._fifo.samples:
+            return
+        assert self._kind is not None
+        whole = self._fifo.read()
+        assert whole is not None
+        self._parts.append(to_mono(whole.to_ndarray(), self._kind[1], self._channels))
+
+    def _end(self) -> None:
+        self._drain()
+        if self._kind is not None and self._count:
+            self._done.append(
+                Piece(
+                    samples=torch.cat(self._parts),
+                    rate=self._kind[0],
+                    time_s=self._time_s,
+                    num_lost=self._num_lost,
+                )
+            )
+        self._fifo = AudioFifo()
+        self._parts, self._count, self._num_lost = [], 0, 0
