@@ -1,4 +1,4 @@
-"""What `make demo` runs: starts a server, asks about the sample pictures over HTTP, takes the server down.
+"""What `make demo` runs: starts a server, asks about the sample media over HTTP, takes the server down.
 
     python samples/demo.py --checkpoint .demo/tiny
 
@@ -23,15 +23,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PICTURES = Path(__file__).with_name("pictures")
+SAMPLES = Path(__file__).parent
 QUESTIONS = (
-    ("street_sign.jpg", "What does the green sign say?"),
-    ("bar_chart.png", "Which day had the most visitors?"),
-    ("shapes.webp", "How many red circles are there?"),
-    ("evening.jpg", "Is it day or night?"),
-    ("leaf_sticker.png", "What is this, and which colour does it have?"),
+    ("image", "pictures/street_sign.jpg", "What does the green sign say?"),
+    ("image", "pictures/bar_chart.png", "Which day had the most visitors?"),
+    ("image", "pictures/shapes.webp", "How many red circles are there?"),
+    ("image", "pictures/evening.jpg", "Is it day or night?"),
+    ("image", "pictures/leaf_sticker.png", "What is this, and which colour does it have?"),
+    ("audio", "clips/phone_number.wav", "Which number is dialled?"),
+    ("video", "clips/traffic_light.mp4", "When does the light turn green, and what changes in the sound?"),
 )
 STAGES = ("fetch_ms", "encode_ms", "queue_ms", "prefill_ms", "decode_ms", "ttft_ms", "total_ms")
+MODALITIES = ("image", "video", "audio")
 START_SECONDS = 240.0
 STOP_SECONDS = 30.0
 ANSWER_SECONDS = 120.0
@@ -99,12 +102,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def ask(url: str, model: str, picture: Path, question: str) -> dict:
-    """One chat completion about one picture, as the server sent it."""
-    # The kind is left open on purpose: the server goes by the bytes.
-    data = base64.b64encode(picture.read_bytes()).decode()
-    image = {"type": "image_url", "image_url": {"url": f"data:;base64,{data}"}}
-    messages = [{"role": "user", "content": [image, {"type": "text", "text": question}]}]
+def ask(url: str, model: str, modality: str, path: Path, question: str) -> dict:
+    """One chat completion about one picture, sound or video, as the server sent it."""
+    # The kind of file is left open on purpose: the server goes by the bytes.
+    data = base64.b64encode(path.read_bytes()).decode()
+    part = {"type": f"{modality}_url", f"{modality}_url": {"url": f"data:;base64,{data}"}}
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": question}]}]
     body = {"model": model, "messages": messages, "max_tokens": 24, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -114,17 +117,19 @@ def ask(url: str, model: str, picture: Path, question: str) -> dict:
             return json.load(response)
     except urllib.error.HTTPError as error:
         with error:
-            raise DemoError(f"{picture.name}: HTTP {error.code}: {error.read().decode()[:500]}") from None
+            raise DemoError(f"{path.name}: HTTP {error.code}: {error.read().decode()[:500]}") from None
     except OSError as error:
-        raise DemoError(f"{picture.name}: no answer: {error}") from None
+        raise DemoError(f"{path.name}: no answer: {error}") from None
 
 
-def show(picture: Path, question: str, answer: dict) -> None:
+def show(path: Path, question: str, answer: dict) -> None:
     usage, timings = answer["usage"], answer["timings"]
-    print(f"\n{picture.name} ({picture.stat().st_size / 1024:.0f} KB)")
+    details = usage["prompt_tokens_details"]
+    media = [f"{details[f'{name}_tokens']} {name}" for name in MODALITIES if details[f"{name}_tokens"]]
+    print(f"\n{path.name} ({path.stat().st_size / 1024:.0f} KB)")
     print(f"  question  {question}")
     print(f"  answer    {answer['choices'][0]['message']['content']!r}")
-    print(f"  tokens    {usage['prompt_tokens']} in, {usage['completion_tokens']} out")
+    print(f"  tokens    {usage['prompt_tokens']} in ({', '.join(media)}), {usage['completion_tokens']} out")
     stages = [f"{name.removesuffix('_ms')} {timings[name]:.1f}" for name in STAGES if name in timings]
     print(f"  ms        {', '.join(stages)}", flush=True)
 
@@ -137,7 +142,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     print("The weights of this checkpoint are random, so the words of its answers are noise.")
-    print("What is real: HTTP, fetch, decode, preprocess, vision encoder, decoder, tokens.")
+    print("What is real: HTTP, fetch, decode, preprocess, vision and audio encoders, decoder, tokens.")
     print("\nstarting the server; this takes up to a minute", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
@@ -147,8 +152,9 @@ def main() -> int:
                 print(f"server ready after {time.monotonic() - started:.0f} s", flush=True)
                 with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_SECONDS) as response:
                     model = json.load(response)["data"][0]["id"]
-                for name, question in QUESTIONS:
-                    show(PICTURES / name, question, ask(url, model, PICTURES / name, question))
+                for modality, name, question in QUESTIONS:
+                    path = SAMPLES / name
+                    show(path, question, ask(url, model, modality, path, question))
         except DemoError as error:
             print(f"\ndemo failed: {error}\n\nthe server's last lines:", file=sys.stderr)
             print(*log.read_text(errors="replace").splitlines()[-NUM_LOG_LINES:], sep="\n", file=sys.stderr)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from samples import demo
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     "ask_picture.py",
@@ -24,6 +26,15 @@ def test_at_most_50_lines_and_says_how_to_run_it(name: str) -> None:
     source = (ROOT / "samples" / name).read_text()
     assert len(source.splitlines()) <= 50
     assert f"python samples/{name}" in (ast.get_docstring(ast.parse(source)) or "")
+
+
+def test_the_demo_asks_about_every_sample_and_every_modality() -> None:
+    folder = ROOT / "samples"
+    files = {
+        str(path.relative_to(folder)) for name in ("pictures", "clips") for path in (folder / name).iterdir()
+    }
+    assert {name for _, name, _ in demo.QUESTIONS} == files
+    assert {modality for modality, _, _ in demo.QUESTIONS} == {"image", "audio", "video"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
