@@ -33,6 +33,7 @@ _LEAPING_FORMATS = {"mpegts", "mpeg"}
 # Keyframes looked at before an index without display times is believed.
 _NUM_CHECKED_KEYS = 8
 _NUM_FIRST_PACKETS = 64
+_MOST_FPS = 480
 _MAX_READ_ERRORS = 64
 
 
@@ -233,7 +234,9 @@ def _from_packets(container: InputContainer, stream: VideoStream) -> FrameIndex:
 
 
 def _ordinal(scanned: _Scanned, stream: VideoStream) -> FrameIndex:
-    rate = stream.average_rate or stream.guessed_rate or Fraction(25)
+    # A raw stream's demuxer assumes 25; the stream itself may know better.
+    rates = (stream.codec_context.framerate, stream.average_rate, stream.guessed_rate)
+    rate = next((rate for rate in rates if rate and 1 <= rate <= _MOST_FPS), Fraction(25))
     num_frames = sum(scanned.shown)
     return FrameIndex(
         time_base=1 / rate,
@@ -288,6 +291,9 @@ def _shifts(scanned: _Scanned, time_base: Fraction, leaps: bool) -> Int64:
     """Per packet, what to add to its timestamps so that they go on where a jump breaks them."""
     stamps = [dts if dts is not None else pts for dts, pts in zip(scanned.dts, scanned.pts, strict=True)]
     backward, leap = int(_BACKWARD_S / time_base), int(_LEAP_S / time_base)
+    known = np.array([stamp for stamp in stamps if stamp is not None], dtype=np.int64)
+    gaps = np.diff(known)
+    usual_gap = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1
     shifts = np.zeros(len(stamps), dtype=np.int64)
     shift, previous, latest = 0, None, 0
     for number, stamp in enumerate(stamps):
@@ -295,8 +301,7 @@ def _shifts(scanned: _Scanned, time_base: Fraction, leaps: bool) -> Int64:
             pts = scanned.pts[number]
             shown_at = stamp if pts is None else pts
             if previous is not None and (stamp < previous - backward or (leaps and stamp > previous + leap)):
-                step = max(scanned.durations[number - 1], 1)
-                shift = latest + step - shown_at
+                shift = latest + (scanned.durations[number - 1] or usual_gap) - shown_at
             previous = stamp
             latest = max(latest, shown_at + shift)
         shifts[number] = shift

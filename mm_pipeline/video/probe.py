@@ -139,7 +139,7 @@ def _first_frame(
             frames: list[VideoFrame] = []
             try:
                 frames = codec.decode(packet)
-                if not frames and packet.is_keyframe:
+                if not frames and packet.is_keyframe and not packet.is_discard:
                     # Draining hands out the keyframe before the frames that reordering would wait for.
                     frames = codec.decode(None)
                     codec.flush_buffers()

@@ -69,7 +69,8 @@ class FrameScaler:
             src_colorspace=frame_matrix(frame),
             src_color_range=frame_range(frame),
             dst_color_range=ColorRange.JPEG,
-            interpolation=Interpolation.BICUBIC,
+            # Without the rounding flag pictures that keep their size take a path that is a level too dark.
+            interpolation=Interpolation.BICUBIC | Interpolation.ACCURATE_RND,
             threads=1,
         )
 
