@@ -132,7 +132,10 @@ def one_gop() -> VideoFile:
 @video_file
 def raw_h264() -> VideoFile:
     """No container: no timestamps, no length, only the rate in the stream's own header."""
-    return clip(remux(plain().data, "h264", filters="h264_mp4toannexb"), steady(60))
+    # With a constant rate the encoder writes it into the header.
+    options = X264 | {"x264-params": "force-cfr=1"}
+    made = write("mp4", Video(frames=steady(60), options=options))
+    return clip(remux(made, "h264", filters="h264_mp4toannexb"), steady(60))
 
 
 @video_file
