@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class MediaEncoder:
             if isinstance(part, PlanPart):
                 plan = part
             elif isinstance(part, FramePart):
-                video += self._image_encoder.encode([video_patches(part.frames, self._video)])
+                video += self._image_encoder.encode([video_patches(part.frames, self._kept(part.frames))])
             elif isinstance(part, MelPart):
                 if sound is None:
                     raise InvalidMediaError("this model does not hear; send text, pictures or video")
@@ -101,6 +102,11 @@ class MediaEncoder:
             },
             notes=report.notes,
         )
+
+    def _kept(self, frames: torch.Tensor) -> VideoSettings:
+        """Settings that leave frames at the size they were decoded to, which a request may have asked for."""
+        area = frames.shape[2] * frames.shape[3]
+        return replace(self._video, min_pixels=min(self._video.min_pixels, area), max_pixels=area)
 
 
 def _layout(plan: PlanPart, audio_tokens: int) -> VideoLayout:
