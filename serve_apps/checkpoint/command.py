@@ -31,6 +31,6 @@ def run(args: argparse.Namespace) -> int:
     except NotOurFolderError as error:
         print(f"mmserve make-checkpoint: {error}", file=sys.stderr)
         return 2
-    num_bytes = sum(path.stat().st_size for path in args.folder.iterdir() if path.is_file())
+    num_bytes = sum(path.stat().st_size for path in args.folder.rglob("*") if path.is_file())
     print(f"wrote {args.folder}: {args.size}, random weights, {num_bytes / 1e6:.1f} MB")
     return 0

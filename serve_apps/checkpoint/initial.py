@@ -23,7 +23,10 @@ LOGIT_STD = 3.0
 ROUTER_BIAS_STD = 0.01
 BIAS_STD = 0.02
 
-_RESIDUAL_ENDINGS = ("o_proj.weight", "down_proj.weight", "attn.proj.weight")
+CODEBOOK_STD = 0.7
+"""Entries about as long as what is left to code, so that all stages of the audio tokenizer choose among many."""
+
+_RESIDUAL_ENDINGS = ("o_proj.weight", "down_proj.weight", "attn.proj.weight", "out_proj.weight", "fc2.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "speech_embeddings.")
 _SINK_ENDINGS = (".attention_sink_bias", ".sinks")
 
@@ -58,6 +61,8 @@ def _std(name: str, shape: tuple[int, ...]) -> float:
         return BIAS_STD
     if any(part in name for part in _EMBEDDINGS):
         return EMBEDDING_STD
+    if name.endswith("_codebook.embed"):
+        return CODEBOOK_STD
     fan_in = math.prod(shape[1:])
     gain = 1.0
     if name == "lm_head.weight":

@@ -18,6 +18,8 @@ FULL_EVERY = 6
 AUDIO_CHANNELS = 20
 AUDIO_GROUP = 4
 AUDIO_EMPTY_CODE = 1024
+CODEBOOK_SIZES = (1024, 1024, 256, 128)
+"""Entries per quantizer; the last goes for all further ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,11 @@ class _Shape:
     audio_dim: int
     audio_num_heads: int
     audio_num_layers: int
+    tokenizer_dim: int
+    tokenizer_num_heads: int
+    tokenizer_num_layers: int
+    tokenizer_window: int
+    """Previous rows, of 20 ms each, that a windowed layer of the audio tokenizer sees."""
 
 
 _SHAPES: dict[Size, _Shape] = {
@@ -74,6 +81,10 @@ _SHAPES: dict[Size, _Shape] = {
         audio_dim=32,
         audio_num_heads=2,
         audio_num_layers=2,
+        tokenizer_dim=64,
+        tokenizer_num_heads=2,
+        tokenizer_num_layers=4,
+        tokenizer_window=16,
     ),
     "small": _Shape(
         vocab_size=32_768,
@@ -97,6 +108,10 @@ _SHAPES: dict[Size, _Shape] = {
         audio_dim=256,
         audio_num_heads=4,
         audio_num_layers=4,
+        tokenizer_dim=256,
+        tokenizer_num_heads=4,
+        tokenizer_num_layers=6,
+        tokenizer_window=128,
     ),
 }
 _NUM_HEADS, _NUM_KV_HEADS, _NUM_SWA_KV_HEADS = 8, 2, 4
@@ -179,6 +194,46 @@ def checkpoint_config(size: Size) -> dict[str, Any]:
         "vision_config": _vision_config(shape),
         "audio_config": _audio_config(shape),
         "processor_config": _processor_config(shape),
+    }
+
+
+def audio_tokenizer_config(size: Size) -> dict[str, Any]:
+    """The config.json of the audio tokenizer, which has a folder of its own in the checkpoint.
+
+    Raises:
+        ValueError: an unknown size.
+    """
+    shape = _shape(size)
+    return {
+        "max_audio_seconds": 1800,
+        "stride_size": 2,
+        "avg_pooler": 2,
+        "d_model": shape.tokenizer_dim,
+        "scale_embedding": False,
+        "kernel_size": 3,
+        "activation_function": "gelu",
+        "encoder_layers": shape.tokenizer_num_layers,
+        "encoder_skip_layer_id": 3,
+        "encoder_attention_heads": shape.tokenizer_num_heads,
+        "encoder_ffn_dim": 4 * shape.tokenizer_dim,
+        "encoder_causal": True,
+        "encoder_attn_window_size": [shape.tokenizer_window, 0],
+        "nfft": 960,
+        "n_mels": 128,
+        "sampling_rate": 24_000,
+        "hop_length": 240,
+        "window_size": 960,
+        "fmin": 0,
+        "fmax": None,
+        "num_quantizers": AUDIO_CHANNELS,
+        "codebook_size": list(CODEBOOK_SIZES),
+        "position_embedding_type": "rope",
+        "rope_theta": 10_000,
+        "rope_type": "default",
+        "ln_type": "LayerNorm",
+        "hybrid_attention": True,
+        "hybrid_block_size": 8,
+        "swa_per_block": 2,
     }
 
 

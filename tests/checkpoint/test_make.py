@@ -14,23 +14,31 @@ from llm_core.config import load_config
 from llm_core.weights import CheckpointFolder, TensorSpec, decoder_tensors
 from serve_apps.checkpoint import Size, checkpoint_config, make_checkpoint, text_config
 from serve_apps.checkpoint.initial import initial_tensor
-from serve_apps.checkpoint.make import NotOurFolderError, checkpoint_tensors
+from serve_apps.checkpoint.make import NotOurFolderError, checkpoint_tensors, tokenizer_tensors
 from serve_apps.checkpoint.shards import write_weights
+from serve_apps.checkpoint.sizes import AUDIO_EMPTY_CODE, audio_tokenizer_config
 from serve_apps.checkpoint.tokenizer import NUM_TOKENS, TOKEN_IDS
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def specs(file: Path) -> dict[str, TensorSpec]:
+    with safe_open(file, framework="pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    return {name: TensorSpec(shape=tuple(t.shape), dtype=t.dtype) for name, t in tensors.items()}
 
 
 def test_tiny_is_complete_and_small(tiny: Path) -> None:
-    assert sum(path.stat().st_size for path in tiny.iterdir()) < 10_000_000
-    with safe_open(tiny / "model.safetensors", framework="pt") as file:
-        stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        dtypes = {name: file.get_tensor(name).dtype for name in stored}
-    expected = checkpoint_tensors(checkpoint_config("tiny"))
-    assert stored == {name: spec.shape for name, spec in expected.items()}
-    assert dtypes == {name: spec.dtype for name, spec in expected.items()}
+    assert sum(len(data) for data in contents(tiny).values()) < 10_000_000
+    stored = specs(tiny / "model.safetensors")
+    assert stored == checkpoint_tensors(checkpoint_config("tiny"))
+    audio = specs(tiny / "audio_tokenizer" / "model.safetensors")
+    assert audio == tokenizer_tensors(audio_tokenizer_config("tiny"))
+    assert json.loads((tiny / "audio_tokenizer" / "config.json").read_text()) == audio_tokenizer_config(
+        "tiny"
+    )
     for start in (
         "model.layers.7.",
         "model.mtp.layers.2.",
@@ -42,9 +50,9 @@ def test_tiny_is_complete_and_small(tiny: Path) -> None:
 
 
 def test_every_stored_value_is_finite(tiny: Path) -> None:
-    checkpoint = CheckpointFolder(tiny)
-    for name in checkpoint.keys():  # noqa: SIM118
-        assert checkpoint.get_tensor(name).isfinite().all(), name
+    for checkpoint in (CheckpointFolder(tiny), CheckpointFolder(tiny / "audio_tokenizer")):
+        for name in checkpoint.keys():  # noqa: SIM118
+            assert checkpoint.get_tensor(name).isfinite().all(), name
 
 
 def test_config_names_the_tokenizers_ids(tiny: Path) -> None:
@@ -66,17 +74,20 @@ def test_same_seed_same_bytes_other_seed_other_weights(tiny: Path, tmp_path: Pat
     make_checkpoint(tmp_path / "again", "tiny")
     assert contents(tmp_path / "again") == contents(tiny)
     make_checkpoint(tmp_path / "again", "tiny", seed=1)
-    assert contents(tmp_path / "again")["model.safetensors"] != contents(tiny)["model.safetensors"]
+    for name in ("model.safetensors", "audio_tokenizer/model.safetensors"):
+        assert contents(tmp_path / "again")[name] != contents(tiny)[name]
 
 
 def test_replaces_its_own_folder_and_keeps_other_files(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     make_checkpoint(folder, "tiny")
     (folder / "notes.txt").write_text("mine")
-    (folder / "model-00001-of-00002.safetensors").write_bytes(b"left over from a larger size")
+    left_over = [place / "model-00001-of-00002.safetensors" for place in (folder, folder / "audio_tokenizer")]
+    for file in left_over:
+        file.write_bytes(b"left over from a larger size")
     make_checkpoint(folder, "tiny")
     assert (folder / "notes.txt").read_text() == "mine"
-    assert not (folder / "model-00001-of-00002.safetensors").exists()
+    assert not any(file.exists() for file in left_over)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
@@ -112,6 +123,11 @@ def test_encoders_write_into_the_decoders_width(size: Size) -> None:
     assert window_kinds == {-1, 0, 1}
     audio = config["audio_config"]
     assert audio["input_local_attn_heads"] * audio["input_local_head_dim"] == audio["input_local_dim"]
+    tokenizer, processor = audio_tokenizer_config(size), config["processor_config"]
+    assert tokenizer["num_quantizers"] == audio["audio_channels"] == processor["audio_channels"]
+    assert max(tokenizer["codebook_size"]) <= AUDIO_EMPTY_CODE < int(audio["speech_vocab_size"])
+    for name in ("n_mels", "nfft", "hop_length", "window_size", "sampling_rate", "stride_size", "avg_pooler"):
+        assert tokenizer[name] == processor[f"audio_{name}"]
 
 
 def test_shards_hold_everything_once_and_the_index_finds_it(tmp_path: Path) -> None:
