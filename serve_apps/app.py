@@ -1,4 +1,4 @@
-"""The Ray Serve application: ingress, image encoder, decoder engine.
+"""The Ray Serve application: ingress, encoder, decoder engine.
 
 serve.run(build_app(ServerSettings(checkpoint=Path("checkpoint"))))
 """

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +59,7 @@ class FakeDecoder:
             if index == item.get("bug_at"):
                 raise ZeroDivisionError("a bug")
             if cancel.is_set():
-                return
+                raise CancelledError
             self._made += 1
             yield FakePart(
                 index=index,

@@ -68,10 +68,14 @@ class PlacedMedia:
 
 @dataclass(frozen=True, kw_only=True)
 class FinalPrompt:
-    """The token ids of a prompt with its placeholders expanded, and where each media item sits in them."""
+    """The token ids of a prompt with its placeholders expanded, and where each media item sits in them.
+
+    notes: what of the media is not in the prompt, in words for whoever sent them.
+    """
 
     token_ids: tuple[int, ...] = field(repr=False)
     spans: tuple[PlacedMedia, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Prompter(Protocol):

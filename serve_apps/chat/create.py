@@ -1,10 +1,9 @@
-"""Builds the parts of a chat service from a checkpoint folder. The only place here that knows mm_pipeline's
-classes by name."""
+"""Builds the parts of a chat service from a checkpoint folder. Knows which classes they are and what each reads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,15 @@ import torch
 from blake3 import blake3
 
 from llm_core.weights import CheckpointFolder
-from mm_pipeline.encoders import create_image_encoder
+from mm_pipeline.audio import AudioSettings
+from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, create_image_encoder
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
-from mm_pipeline.pipeline import ImagePipeline
+from mm_pipeline.pipeline import ImagePipeline, MediaDecoder, MediaEncoder
 from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, SpecialTokens, expand
 from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, PlacedMedia
+from serve_apps.chat.encode import ItemEncoder
 from serve_apps.chat.service import ChatLimits, ChatService
 from serve_apps.chat.token_texts import TokenizerTexts
 
@@ -51,6 +52,7 @@ class FolderPrompter:
                 )
                 for span in expanded.spans
             ),
+            notes=expanded.notes,
         )
 
 
@@ -59,13 +61,32 @@ def create_fetcher(limits: MediaLimits) -> MediaFetcher:
     return MediaFetcher(limits)
 
 
-def create_image_pipeline(folder: Path, *, limits: MediaLimits, device: str) -> ImagePipeline:
-    """The image encoder of a checkpoint, ready to use. Raises ValueError for missing or unexpected tensors."""
+def create_item_encoder(folder: Path, *, limits: MediaLimits, device: str) -> ItemEncoder:
+    """The encoders of a checkpoint, ready to use. Raises ValueError for missing or unexpected tensors."""
     config = _config(folder)
     # A CPU multiplies float32 several times faster than bfloat16; the decoder takes either.
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
-    encoder = create_image_encoder(config, CheckpointFolder(folder), dtype, device)
-    return ImagePipeline(encoder, ImageSettings.from_config(config), limits)
+    source = CheckpointFolder(folder)
+    image_encoder = create_image_encoder(config, source, dtype, device)
+    audio_encoder = None
+    if _hears(folder, config):
+        tokenizer = folder / AUDIO_TOKENIZER_FOLDER
+        audio_encoder = create_audio_encoder(
+            config, source, _config(tokenizer), CheckpointFolder(tokenizer), dtype, device
+        )
+    return ItemEncoder(
+        ImagePipeline(image_encoder, ImageSettings.from_config(config), limits),
+        MediaEncoder(image_encoder, audio_encoder, config, limits),
+        AudioSettings.from_config(config),
+    )
+
+
+def create_media_decoder(folder: Path, *, limits: MediaLimits) -> MediaDecoder:
+    """Decodes videos and sounds as the checkpoint wants them; reads no weights."""
+    config = _config(folder)
+    if not _hears(folder, config):
+        config.pop("audio_config", None)
+    return MediaDecoder(config, limits)
 
 
 def create_chat_service(
@@ -98,6 +119,11 @@ def system_fingerprint(folder: Path) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name}:{path.stat().st_size};".encode())
     return f"fp_{digest.hexdigest()[:16]}"
+
+
+def _hears(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Sound takes two sets of weights, and a checkpoint without the tokenizer's still sees."""
+    return "audio_config" in config and (folder / AUDIO_TOKENIZER_FOLDER).is_dir()
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,36 +12,54 @@ from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine import Engine, EngineSettings, EngineStats
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.pipeline import ImagePipeline
 from serve_apps.chat.base import EncodedItem, ModelInfo, take_rows
-from serve_apps.chat.create import create_image_pipeline
+from serve_apps.chat.create import create_item_encoder, create_media_decoder
 from serve_apps.chat.delta_batches import delta_batches
+from serve_apps.chat.encode import ItemEncoder
+from serve_apps.decoders.base import Decoder
 
 
 class LocalBackend:
     """Encoder and decoder in this process. `close` ends the engine's thread."""
 
-    def __init__(self, pipeline: ImagePipeline, engine: Engine) -> None:
-        self._pipeline = pipeline
+    def __init__(self, encoder: ItemEncoder, decoder: Decoder, engine: Engine) -> None:
+        self._encoder = encoder
+        self._decoder = decoder
         self._engine = engine
 
     @classmethod
     def from_checkpoint(cls, folder: Path, *, engine: EngineSettings, media: MediaLimits) -> LocalBackend:
         """Loads encoder and decoder and starts the engine. Raises ValueError for a bad checkpoint."""
-        pipeline = create_image_pipeline(folder, limits=media, device=engine.device)
-        backend = cls(pipeline, Engine.from_checkpoint(folder, engine))
+        encoder = create_item_encoder(folder, limits=media, device=engine.device)
+        decoder = create_media_decoder(folder, limits=media)
+        backend = cls(encoder, decoder, Engine.from_checkpoint(folder, engine))
         backend._engine.start()
         return backend
 
     async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         """See `Backend.encode`."""
-        encoded = await asyncio.to_thread(self._pipeline.encode, data, max_pixels=options.max_pixels)
+        cancel = threading.Event()
+        try:
+            encoded = await asyncio.to_thread(
+                self._encoder.encode,
+                data,
+                modality,
+                options,
+                decoder=self._decoder,
+                source=data,
+                max_tokens=self._engine.max_context,
+                cancel=cancel,
+            )
+        finally:
+            cancel.set()
         return EncodedItem(
             embeddings=encoded.embeddings,
             num_tokens=encoded.num_tokens,
             modality=encoded.modality,
             content_key=encoded.content_key,
             timings=encoded.timings,
+            layout=encoded.layout,
+            notes=encoded.notes,
         )
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:

@@ -146,7 +146,7 @@ class ChatService:
                         finish_reason=last.finish_reason,
                         usage=_usage(last, final),
                         timings=clock.timings(last),
-                        notes=_notes(request, encoded),
+                        notes=_notes(request, encoded, final),
                     )
                     return
         raise unavailable("The answer was cut short. Send the request again.")
@@ -307,12 +307,16 @@ def _spans(prompt: FinalPrompt, encoded: Sequence[EncodedItem]) -> tuple[EmbedSp
     return tuple(spans)
 
 
-def _notes(request: ChatCompletionRequest, encoded: Sequence[EncodedItem]) -> tuple[MediaNote, ...]:
-    return tuple(
+def _notes(
+    request: ChatCompletionRequest, encoded: Sequence[EncodedItem], prompt: FinalPrompt
+) -> tuple[MediaNote, ...]:
+    of_items = [
         MediaNote(param=param, modality=part.modality, note=note)
         for (param, part), item in zip(media_parts(request), encoded, strict=True)
         for note in item.notes
-    )
+    ]
+    # Only a video can be cut when it is placed: by the sound after its last frame.
+    return (*of_items, *(MediaNote(param="messages", modality="video", note=note) for note in prompt.notes))
 
 
 def _usage(last: OutputDelta, prompt: FinalPrompt) -> Usage:

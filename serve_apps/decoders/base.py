@@ -15,13 +15,9 @@ class Decoder(Protocol):
     def decode(
         self, data: bytes, modality: str, options: MediaOptions, cancel: threading.Event
     ) -> Iterator[Any]:
-        """The parts of one item, in order, as they are ready. Closing the iterator ends the decoding.
+        """The parts of one item, in order, as they are ready: a generator, and closing it ends the decoding.
 
-        The parts are dataclasses; their torch tensors lie on the CPU. Once `cancel` is set no further part
-        need come. Raises MediaError, also between two parts.
+        The parts are dataclasses; their torch tensors lie on the CPU. Once `cancel` is set,
+        `concurrent.futures.CancelledError` is raised, or the parts end. Raises MediaError, also between two parts.
         """
         ...
-
-
-class DecodeCancelled(Exception):
-    """Nobody wants the item any more."""

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import ray
@@ -19,7 +20,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, WorkerCrashedError
 from mm_pipeline.errors import MediaError, UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import unavailable
-from serve_apps.decoders.base import DecodeCancelled, Decoder
+from serve_apps.decoders.base import Decoder
 from serve_apps.decoders.parts import unpack_part
 from serve_apps.decoders.worker import CONTROL_GROUP, DecoderWorker
 
@@ -70,7 +71,7 @@ class DecoderPool:
         """See `Decoder.decode`. data: bytes, or a reference to bytes in the object store.
 
         Waits for a free worker. Raises MediaError (UnsupportedMediaError for an item that crashes its decoder or
-        takes too long), DecodeCancelled once `cancel` is set, and ApiError 503 when no worker comes up.
+        takes too long), CancelledError once `cancel` is set, and ApiError 503 when no worker comes up.
         """
         item = self._begin(data, modality, options, cancel)
         usable = False
@@ -80,7 +81,7 @@ class DecoderPool:
         except MediaError as error:
             usable = not isinstance(error, _DecoderFailed)
             raise
-        except (GeneratorExit, DecodeCancelled):
+        except (GeneratorExit, CancelledError):
             usable = item.stop(self._stop_timeout_s)
             raise
         finally:
@@ -102,7 +103,7 @@ class DecoderPool:
             item = _Item(worker, cancel, self._timeout_s)
             try:
                 item.start(data, modality, options)
-            except DecodeCancelled:
+            except CancelledError:
                 self._give_back(worker, usable=item.stop(self._stop_timeout_s))
                 raise
             except (*_GONE, TimeoutError) as error:
@@ -118,7 +119,7 @@ class DecoderPool:
     def _take(self, cancel: threading.Event) -> Any:
         while True:
             if cancel.is_set():
-                raise DecodeCancelled
+                raise CancelledError
             try:
                 return self._idle.get(timeout=_POLL_S)
             except queue.Empty:
@@ -158,7 +159,7 @@ class _Item:
         self._left_s = timeout_s
 
     def start(self, data: Any, modality: str, options: MediaOptions) -> None:
-        """Hand the item over. Raises Ray's error for a worker that is gone, TimeoutError and DecodeCancelled."""
+        """Hand the item over. Raises Ray's error for a worker that is gone, TimeoutError and CancelledError."""
         taken = self.worker.start.remote(data, modality, options)
         self._wait(taken, START_TIMEOUT_S)
         ray.get(taken)
@@ -208,6 +209,6 @@ class _Item:
         deadline = time.monotonic() + timeout_s
         while not ray.wait([call], timeout=_POLL_S)[0]:
             if self._cancel.is_set():
-                raise DecodeCancelled
+                raise CancelledError
             if time.monotonic() >= deadline:
                 raise TimeoutError

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import ray
@@ -43,7 +44,7 @@ class DecoderWorker:
             return None
         try:
             part = next(self._parts)
-        except StopIteration:
+        except (StopIteration, CancelledError):
             self._parts = None
             return None
         except MediaError as error:

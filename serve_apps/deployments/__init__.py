@@ -1,1 +1,1 @@
-"""The Ray Serve deployments: ingress, image encoder, decoder engine. Import the modules directly."""
+"""The Ray Serve deployments: ingress, encoder, decoder engine. Import the modules directly."""

@@ -31,10 +31,13 @@ class RayBackend:
         self._encoder = encoder
         self._engine = engine
         self._generate = engine.options(method_name="generate", stream=True)
+        self._max_context: int | None = None
 
     async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         """See `Backend.encode`. A call whose replica died is made once more."""
         try:
+            if self._max_context is None:
+                self._max_context = (await self.model_info()).max_context
             reference, key = await asyncio.to_thread(_store, data, modality)
             try:
                 found = await self._encode(reference, modality, options, key)
@@ -61,7 +64,7 @@ class RayBackend:
         # Calls made while Ray handles an HTTP request inherit the request's internal id, and the router finds
         # waiting calls by that id: of several pictures in one request all but one would wait for ever. In an
         # empty context each call gets an id of its own.
-        call = Context().run(handle.remote, [reference], modality, options)
+        call = Context().run(handle.remote, [reference], modality, options, self._max_context)
         found: EncodedReference | Failure = await _result(call)
         return found
 

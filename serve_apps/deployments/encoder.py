@@ -1,11 +1,16 @@
-"""The image encoder deployment: media bytes in, a reference to their embeddings out."""
+"""The encoder deployment: media bytes in, a reference to their embeddings out.
+
+Videos and sounds are decoded in processes of their own, part by part while the parts before are encoded here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
@@ -13,10 +18,12 @@ import torch
 from ray import ObjectRef, serve
 
 from mm_pipeline.options import MediaOptions
-from serve_apps.api.errors import bad_request
-from serve_apps.chat.create import create_image_pipeline
+from serve_apps.chat.create import create_item_encoder, create_media_decoder
 from serve_apps.chat.errors import to_api_error
+from serve_apps.decoders.base import Decoder
+from serve_apps.decoders.pool import DecoderPool
 from serve_apps.deployments.failure import Failure
+from serve_apps.deployments.ray_errors import CALL_ERRORS, from_call
 from serve_apps.deployments.tensors import PackedTensor, pack_tensor
 from serve_apps.settings import ServerSettings
 
@@ -36,53 +43,97 @@ class EncodedReference:
     notes: tuple[str, ...] = ()
 
 
-class ImageEncoder:
-    """Encodes pictures, a few at a time, on threads of its own so that health checks are answered meanwhile."""
+class Encoder:
+    """Encodes a few media at a time, on threads of its own so that health checks are answered meanwhile.
+
+    Videos and sounds have other threads than pictures, which would else wait for minutes behind them: one thread
+    for each decoder process.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         torch.set_num_threads(settings.num_threads)
-        self._pipeline = create_image_pipeline(
+        self._decoders = DecoderPool(
+            partial(_make_decoder, settings),
+            num_workers=settings.decoder_workers,
+            timeout_s=settings.media.decode_timeout_s,
+        )
+        self._encoder = create_item_encoder(
             settings.checkpoint, limits=settings.media, device=settings.encoder_device
         )
-        self._threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
+        self._picture_threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
+        self._media_threads = ThreadPoolExecutor(settings.decoder_workers, thread_name_prefix="encode-media")
 
     async def encode(
-        self, reference: list[ObjectRef[bytes]], modality: str, options: MediaOptions
+        self, reference: list[ObjectRef[bytes]], modality: str, options: MediaOptions, max_tokens: int
     ) -> EncodedReference | Failure:
         """reference: one reference to the bytes. It lies in a list so that Ray does not resolve it before the call
-        begins, and calls that wait hold no bytes. A cancelled call that has not begun is dropped from the queue."""
-        if modality != "image":
-            return Failure(error=bad_request(f"This server encodes pictures, but '{modality}' came."))
+        begins, and calls that wait hold no bytes. max_tokens: of the whole context.
+
+        A cancelled call that has not begun is dropped from the queue; one that has ends at its next part.
+        """
+        threads = self._picture_threads if modality == "image" else self._media_threads
+        cancel = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._encode, reference[0], options
+                threads, self._encode, reference[0], modality, options, max_tokens, cancel
             )
+        except CALL_ERRORS as error:
+            return Failure(error=from_call(error, "media store"))
         except Exception as error:
             return Failure(error=to_api_error(error))
+        finally:
+            cancel.set()
 
-    def _encode(self, reference: ObjectRef[bytes], options: MediaOptions) -> EncodedReference:
-        encoded = self._pipeline.encode(ray.get(reference), max_pixels=options.max_pixels)
+    def _encode(
+        self,
+        reference: ObjectRef[bytes],
+        modality: str,
+        options: MediaOptions,
+        max_tokens: int,
+        cancel: threading.Event,
+    ) -> EncodedReference:
+        encoded = self._encoder.encode(
+            ray.get(reference),
+            modality,
+            options,
+            decoder=self._decoders,
+            source=reference,
+            max_tokens=max_tokens,
+            cancel=cancel,
+        )
         return EncodedReference(
             embeddings=ray.put(pack_tensor(encoded.embeddings)),
             num_tokens=encoded.num_tokens,
             modality=encoded.modality,
             content_key=encoded.content_key,
             timings=encoded.timings,
+            layout=encoded.layout,
+            notes=encoded.notes,
         )
 
     def __del__(self) -> None:
-        threads = getattr(self, "_threads", None)
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+        for name in ("_picture_threads", "_media_threads"):
+            threads = getattr(self, name, None)
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
+        decoders = getattr(self, "_decoders", None)
+        if decoders is not None:
+            decoders.close()
+
+
+def _make_decoder(settings: ServerSettings) -> Decoder:
+    """Runs in a decoder process."""
+    torch.set_num_threads(settings.num_threads)
+    return create_media_decoder(settings.checkpoint, limits=settings.media)
 
 
 def encoder_deployment(settings: ServerSettings) -> serve.Application:
     """The deployment, bound to its settings. Calls with the same session_id meet the same replica."""
     decorate = serve.deployment(
-        name="ImageEncoder",
+        name="Encoder",
         num_replicas=settings.num_encoders,
-        # Each call holds its media bytes in the replica, so few are let in; the others wait as references.
-        max_ongoing_requests=4 * settings.encoder_threads,
+        # Calls that wait hold a reference only, and pictures must get past videos that wait for a decoder.
+        max_ongoing_requests=settings.chat.max_requests + 4 * settings.encoder_threads,
         max_queued_requests=4 * settings.chat.max_requests,
         health_check_period_s=10.0,
         health_check_timeout_s=30.0,
@@ -91,4 +142,4 @@ def encoder_deployment(settings: ServerSettings) -> serve.Application:
         request_router_config={"request_router_class": _ROUTER},
         ray_actor_options={"num_cpus": 0, "num_gpus": settings.gpus_per_encoder},
     )
-    return decorate(ImageEncoder).bind(settings)
+    return decorate(Encoder).bind(settings)

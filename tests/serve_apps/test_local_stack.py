@@ -21,6 +21,7 @@ from tests.e2e.media import data_url, picture, web_server
 from tests.helpers import wait_until
 
 LIMITS = MediaLimits()
+CLIPS = Path(__file__).parents[2] / "samples" / "clips"
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,100 @@ async def test_two_pictures_are_told_apart_by_their_place(client):
         assert status == 200
         seen.append(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
     assert seen[0] == seen[2] != seen[1]
+
+
+def clip(modality: str, name: str) -> dict[str, Any]:
+    return {"type": f"{modality}_url", f"{modality}_url": {"url": data_url((CLIPS / name).read_bytes(), "")}}
+
+
+VIDEO, SOUND = clip("video", "traffic_light.mp4"), clip("audio", "phone_number.wav")
+QUESTION = {"type": "text", "text": "hi"}
+
+
+def media_tokens(answer: dict[str, Any]) -> dict[str, int]:
+    details = answer["usage"]["prompt_tokens_details"]
+    return {
+        name: details[f"{name}_tokens"] for name in ("image", "video", "audio") if details[f"{name}_tokens"]
+    }
+
+
+async def test_an_answer_about_a_video_with_sound_and_a_picture(client):
+    status, answer = await post(client, [VIDEO, image(data_url(picture())), QUESTION])
+    assert status == 200
+    # 8 s at 1 fps are 4 units of 256 x 320 pixels, which are 8 x 10 tokens; the sound is 8 s at 6.25 tokens.
+    assert media_tokens(answer) == {"image": 12, "video": 320, "audio": 51}
+    assert {"encoder_decode_ms", "encoder_encode_ms"} <= set(answer["timings"])
+    assert "media_notes" not in answer
+
+
+async def test_an_answer_about_a_sound_in_both_spellings(client):
+    data = SOUND["audio_url"]["url"].partition(",")[2]
+    inline = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    answers = [await post(client, [part, QUESTION], max_tokens=1, logprobs=True) for part in (SOUND, inline)]
+    assert [status for status, _ in answers] == [200, 200]
+    assert [media_tokens(answer) for _, answer in answers] == [{"audio": 11}] * 2
+    assert answers[0][1]["choices"] == answers[1][1]["choices"]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "tokens"),
+    [
+        ({"use_audio_in_video": False}, {"video": 320}),
+        ({"fps": 2, "use_audio_in_video": False}, {"video": 640}),
+        ({"max_frames": 4, "use_audio_in_video": False}, {"video": 160}),
+        ({"max_pixels": 160 * 96, "use_audio_in_video": False}, {"video": 60}),
+        ({"start_s": 4, "end_s": 6, "min_frames": 2}, {"video": 80, "audio": 13}),
+    ],
+    ids=str,
+)
+async def test_sampling_wishes_change_what_the_model_sees(client, wishes, tokens):
+    status, answer = await post(client, [VIDEO, QUESTION], max_tokens=1, mm_processor_kwargs=wishes)
+    assert status == 200, answer
+    assert media_tokens(answer) == tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "status", "param"),
+    [
+        (VIDEO, {"mm_processor_kwargs": {"max_pixels": 5}}, 400, "mm_processor_kwargs.max_pixels"),
+        (VIDEO, {"mm_processor_kwargs": {"max_frames": 3601}}, 413, "mm_processor_kwargs.max_frames"),
+        (clip("video", "phone_number.wav"), {}, 415, "messages.0.content.0"),
+        (clip("audio", "../pictures/shapes.webp"), {}, 415, "messages.0.content.0"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "@@", "format": "mp3"}},
+            {},
+            400,
+            "messages.0.content.0",
+        ),
+        (
+            {"type": "audio_url", "audio_url": {"url": data_url(b"RIFF", "audio/wav")}},
+            {},
+            415,
+            "messages.0.content.0",
+        ),
+        (
+            {"type": "audio_url", "audio_url": {"url": data_url(b"RIFF", "text/html")}},
+            {},
+            415,
+            "messages.0.content.0",
+        ),
+    ],
+    ids=["max_pixels", "max_frames", "sound as video", "picture as sound", "base64", "damaged", "type"],
+)
+async def test_bad_media_name_what_is_wrong(client, part, fields, status, param):
+    found, answer = await post(client, [part, QUESTION], **fields)
+    assert (found, answer["error"]["param"]) == (status, param), answer
+    assert len(answer["error"]["message"]) > 10
+
+
+async def test_a_truncated_video_is_answered_with_a_note(client):
+    data = (CLIPS / "traffic_light.mp4").read_bytes()
+    cut = {"type": "video_url", "video_url": {"url": data_url(data[: len(data) // 2], "video/mp4")}}
+    status, answer = await post(client, [cut, QUESTION])
+    assert status == 200, answer
+    assert media_tokens(answer)["video"] == 320
+    (note, *_) = answer["media_notes"]
+    assert (note["param"], note["modality"]) == ("messages.0.content.0", "video")
 
 
 @pytest.mark.parametrize(

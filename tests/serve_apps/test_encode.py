@@ -1,0 +1,121 @@
+"""The path of each modality, and items that no context can hold: refused before they are encoded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from mm_pipeline.audio import AudioSettings
+from mm_pipeline.errors import UnsupportedMediaError
+from mm_pipeline.options import MediaOptions
+from mm_pipeline.pipeline import EncodedMedia, FramePart, MelPart, PlanPart, ReportPart
+from serve_apps.api.errors import ApiError
+from serve_apps.chat.encode import ItemEncoder
+
+OPTIONS = MediaOptions(max_pixels=5000)
+PLAN = PlanPart(frame_times_s=(0.0, 1.0, 2.0), frames_per_unit=2, tokens_per_unit=5, audio_start_s=0.0)
+FRAMES = FramePart(frames=torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+# 100 frames are 25 rows of codes, and those 7 tokens.
+MEL = MelPart(mel=torch.zeros(100, 128))
+
+
+class FakeImages:
+    def encode(self, data, *, max_pixels=None):
+        return EncodedMedia(
+            embeddings=torch.zeros(1, 2), num_tokens=1, modality="image", content_key=f"{data} {max_pixels}"
+        )
+
+
+class FakeMedia:
+    """Counts what it reads."""
+
+    def __init__(self) -> None:
+        self.read: list[object] = []
+
+    def key(self, data, modality, options):
+        return f"{modality} {options.max_pixels}"
+
+    def encode(self, parts, key):
+        self.read += parts
+        return EncodedMedia(embeddings=torch.zeros(0, 2), num_tokens=0, modality="video", content_key=key)
+
+
+class FakeParts:
+    """A decoder that hands out given parts and knows whether it was closed."""
+
+    def __init__(self, *parts: object) -> None:
+        self._parts = parts
+        self.asked: tuple[object, ...] = ()
+        self.closed = False
+
+    def decode(self, data, modality, options, cancel) -> Iterator[object]:
+        self.asked = (data, modality, options, cancel)
+        try:
+            for part in self._parts:
+                if isinstance(part, Exception):
+                    raise part
+                yield part
+        finally:
+            self.closed = True
+
+
+def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None):
+    encoder = ItemEncoder(FakeImages(), media or FakeMedia(), AudioSettings())
+    return encoder.encode(
+        b"data",
+        modality,
+        OPTIONS,
+        decoder=decoder,
+        source="reference",
+        max_tokens=max_tokens,
+        cancel=cancel or threading.Event(),
+    )
+
+
+def test_a_picture_is_not_decoded_elsewhere():
+    decoder = FakeParts()
+    assert encode(decoder, "image").content_key == "b'data' 5000"
+    assert decoder.asked == ()
+
+
+@pytest.mark.parametrize("modality", ["video", "audio"])
+def test_parts_stream_from_the_decoder_to_the_encoder(modality):
+    decoder, media, cancel = FakeParts(PLAN, FRAMES, MEL, ReportPart()), FakeMedia(), threading.Event()
+    assert encode(decoder, modality, media=media, cancel=cancel).content_key == f"{modality} 5000"
+    assert media.read == [PLAN, FRAMES, MEL, ReportPart()]
+    assert decoder.asked == ("reference", modality, OPTIONS, cancel)
+    assert decoder.closed
+
+
+def test_another_modality_is_400():
+    with pytest.raises(ApiError, match="'smell' came"):
+        encode(FakeParts(), "smell")
+
+
+def test_a_video_over_the_context_is_refused_by_its_plan():
+    decoder = FakeParts(PLAN, FRAMES)
+    with pytest.raises(ApiError, match="10 tokens of frames; the context has 9 tokens in all") as info:
+        encode(decoder, max_tokens=9)
+    assert (info.value.status, info.value.code) == (400, "context_length_exceeded")
+    assert "max_frames" in info.value.message
+    assert decoder.closed
+    encode(FakeParts(PLAN, FRAMES), max_tokens=10)
+
+
+def test_sound_is_counted_as_it_comes():
+    decoder = FakeParts(MEL, MEL, MEL)
+    with pytest.raises(ApiError, match="13 tokens of sound so far"):
+        encode(decoder, "audio", max_tokens=12)
+    assert decoder.closed
+    with pytest.raises(ApiError, match="10 tokens of frames and 7 tokens of sound so far"):
+        encode(FakeParts(PLAN, FRAMES, MEL), max_tokens=16)
+
+
+def test_what_the_decoder_raises_comes_through():
+    decoder = FakeParts(PLAN, UnsupportedMediaError("noise"))
+    with pytest.raises(UnsupportedMediaError, match="noise"):
+        encode(decoder)
+    assert decoder.closed
