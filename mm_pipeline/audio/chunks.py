@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from fractions import Fraction
 
 import av.error
 import torch
@@ -16,11 +15,11 @@ from av.audio.stream import AudioStream
 from av.codec.context import CodecContext
 
 from mm_pipeline.audio.downmix import to_mono
-from mm_pipeline.audio.packets import AudioPacket, PacketChunk
+from mm_pipeline.audio.packets import AudioPacket, PacketChunk, tick_s
 from mm_pipeline.audio.timeline import Piece
 
 # Decoded values, over all channels, that are collected before they are mixed.
-_COLLECTED_VALUES = 1 << 21
+_COLLECTED_VALUES = 1 << 18
 # A frame belongs to the piece before it when its timestamp is off by no more than this and two ticks.
 _ROUNDING_S = 0.0005
 
@@ -37,28 +36,35 @@ class ChunkDecoder:
     """Decodes chunks of one track; `stop` ends it within one packet, with CancelledError.
 
     fresh: a decoder of its own for every chunk, which may then be decoded in any order and on any thread. Else the
-    track's own decoder goes through all of them, one after another.
+    track's own decoder goes through all of them, one after another. trims_end: whether the last packet's duration
+    is the true end of the sound.
     """
 
-    def __init__(self, track: AudioStream, *, fresh: bool, stop: threading.Event) -> None:
+    def __init__(self, track: AudioStream, *, fresh: bool, trims_end: bool, stop: threading.Event) -> None:
         context = track.codec_context
         self._name = context.codec.name
         self._extradata = context.extradata
         self._rate = context.sample_rate
         self._layout = context.layout
         self._num_channels = len(context.layout.channels)
-        self._shared: AudioCodecContext | None = None if fresh else context
+        self._context: AudioCodecContext = context
+        self._is_fresh = fresh
+        self._trims_end = trims_end
         self._stop = stop
-        if self._shared is not None:
-            self._shared.thread_count = 1
+        self._tick_s = tick_s(track)
+        if not context.is_open:
+            context.thread_count = 1
 
     def __call__(self, chunk: PacketChunk) -> DecodedChunk:
-        context = self._shared or self._new_context()
+        # The first chunk carries the encoder's delay, and only the track's own decoder knows the unit of timestamps
+        # that cutting it off takes.
+        own = self._is_fresh and not chunk.is_first
+        context = self._new_context() if own else self._context
         for packet in chunk.warm_up:
             if self._stop.is_set():
                 raise CancelledError
             _decode(context, packet)
-        pieces = _PieceMaker()
+        pieces = _PieceMaker(self._tick_s)
         num_damaged = 0
         for packet in chunk.packets:
             if self._stop.is_set():
@@ -73,6 +79,8 @@ class ChunkDecoder:
         if chunk.is_last:
             for frame in _decode(context, None) or []:
                 pieces.add(frame)
+            if self._trims_end:
+                pieces.trim(chunk.packets[-1])
         return DecodedChunk(pieces=tuple(pieces.finish()), num_damaged=num_damaged)
 
     def _new_context(self) -> AudioCodecContext:
@@ -96,14 +104,11 @@ def _decode(context: AudioCodecContext, packet: AudioPacket | None) -> list[Audi
         return None
 
 
-def _tick(frame: AudioFrame) -> Fraction:
-    return frame.time_base or Fraction(0)
-
-
 class _PieceMaker:
     """Joins frames that follow each other without a break."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s = tick_s
         self._done: list[Piece] = []
         self._fifo: AudioFifo | None = None
         self._parts: list[torch.Tensor] = []
@@ -119,7 +124,7 @@ class _PieceMaker:
         samples = frame.samples
         if not samples:
             return
-        time_s = None if frame.pts is None else float(frame.pts * _tick(frame))
+        time_s = None if frame.pts is None else frame.pts * self._tick_s
         kind = (frame.sample_rate, frame.format.name, frame.layout.name)
         if kind != self._kind or not self._continues(time_s, frame):
             self._begin(kind, frame, time_s)
@@ -138,11 +143,22 @@ class _PieceMaker:
             return
         self._drain()
         count = self._last_samples
-        if packet.duration and packet.time_base is not None:
-            count = round(float(packet.duration * packet.time_base) * self._kind[0])
+        if packet.duration:
+            count = round(packet.duration * self._tick_s * self._kind[0])
         self._parts.append(torch.zeros(count))
         self._count += count
         self._num_lost += count
+
+    def trim(self, packet: AudioPacket) -> None:
+        """Cuts the last frame, that of `packet`, down to the packet's duration."""
+        if self._kind is None or not packet.duration:
+            return
+        surplus = self._last_samples - round(packet.duration * self._tick_s * self._kind[0])
+        if 0 < surplus < min(self._last_samples, self._count):
+            self._drain()
+            joined = torch.cat(self._parts)
+            self._count -= surplus
+            self._parts = [joined[: self._count]]
 
     def finish(self) -> list[Piece]:
         self._end()
@@ -152,7 +168,7 @@ class _PieceMaker:
         if time_s is None or self._time_s is None:
             return time_s is None
         expected_s = self._time_s + self._count / frame.sample_rate
-        return abs(time_s - expected_s) <= _ROUNDING_S + 2 * float(_tick(frame))
+        return abs(time_s - expected_s) <= _ROUNDING_S + 2 * self._tick_s
 
     def _begin(self, kind: tuple[int, str, str], frame: AudioFrame, time_s: float | None) -> None:
         self._end()

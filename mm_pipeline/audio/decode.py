@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import NoReturn
 
 import torch
 from av.container import InputContainer
@@ -20,7 +22,7 @@ from mm_pipeline.audio.probe import AudioInfo, NoSoundError, describe, find_trac
 from mm_pipeline.audio.resample import Resampler
 from mm_pipeline.audio.timeline import Clock, Timeline
 from mm_pipeline.container import MediaSource, open_container
-from mm_pipeline.errors import InvalidMediaError
+from mm_pipeline.errors import InvalidMediaError, MediaTooLargeError
 
 _MAX_THREADS = 8
 # Sound that is decoded before the wanted part although nobody hears it: the resampler's reach and more.
@@ -67,6 +69,7 @@ class AudioStream(Iterator[torch.Tensor]):
         sample_rate: int,
         start_s: float,
         end_s: float,
+        max_duration_s: float,
         origin_s: float | None,
         num_threads: int,
         cancel: threading.Event | None,
@@ -76,7 +79,8 @@ class AudioStream(Iterator[torch.Tensor]):
         self._num_threads = num_threads
         self._cancel = cancel
         self._first, self._end = round(start_s * sample_rate), _index(end_s, sample_rate)
-        self._start_s = start_s
+        self._start_s, self._end_s = start_s, end_s
+        self._max_duration_s = max_duration_s
         self._damaged_packets = 0
         self._read_errors = 0
         self._timeline = Timeline(Clock())
@@ -109,11 +113,19 @@ class AudioStream(Iterator[torch.Tensor]):
         with open_container(source) as container, closing(self._decode(container)) as chunks:
             for block in self._trim(self._resample(self._place(chunks))):
                 num_samples += block.shape[0]
+                if num_samples > self._max_duration_s * self._sample_rate:
+                    self._raise_too_long()
                 yield block
         if not num_samples:
             self._raise_empty()
 
-    def _raise_empty(self) -> None:
+    def _raise_too_long(self) -> NoReturn:
+        raise MediaTooLargeError(
+            f"the sound is longer than {self._max_duration_s:g} s, the most this server takes; send a shorter "
+            "one, or a part of it with start_s and end_s"
+        )
+
+    def _raise_empty(self) -> NoReturn:
         found_s = float(self._timeline.position)
         if found_s and self._start_s:
             raise InvalidMediaError(
@@ -122,26 +134,55 @@ class AudioStream(Iterator[torch.Tensor]):
             )
         raise NoSoundError("the file has an audio track without any sound in it; send a file with sound")
 
-    def _place(self, chunks: Iterable[DecodedChunk]) -> Iterator[tuple[int, torch.Tensor]]:
+    def _place(self, chunks: Iterable[DecodedChunk | None]) -> Iterator[tuple[int, torch.Tensor]]:
         """Decoded samples on the timeline, with their rate."""
         for chunk in chunks:
+            if chunk is None:
+                self._timeline.expect_gap()
+                continue
             self._damaged_packets += chunk.num_damaged
             for piece in chunk.pieces:
                 yield from self._timeline.add(piece)
         yield from self._timeline.finish()
 
-    def _decode(self, container: InputContainer) -> Generator[DecodedChunk, None, None]:
+    def _decode(self, container: InputContainer) -> Generator[DecodedChunk | None, None, None]:
+        """The chunks of the file; None stands for those before the wanted part."""
         track = find_track(container)
-        self._timeline = Timeline(_clock(container, describe(container, track), self._origin_s))
+        info = describe(container, track)
+        if info.duration_s is not None:
+            wanted_s = min(info.duration_s, self._end_s) - self._start_s
+            if wanted_s > self._max_duration_s:
+                self._raise_too_long()
+        clock = _clock(container, info, self._origin_s)
+        self._timeline = Timeline(clock)
         pre_roll = pre_roll_packets(track.codec_context.codec.name, track.codec_context.profile)
         reader = PacketReader(container, track, pre_roll)
         stop = threading.Event()
-        decoder = ChunkDecoder(track, fresh=pre_roll is not None, stop=stop)
+        decoder = ChunkDecoder(
+            track, fresh=pre_roll is not None, trims_end=info.container.startswith("mov"), stop=stop
+        )
+        begin_s = -math.inf
+        if pre_roll is not None and not clock.may_restart:
+            begin_s = (
+                self._start_s - _LEAD_IN_S + (info.start_s if clock.origin_s is None else clock.origin_s)
+            )
         num_workers = 1 if pre_roll is None else self._num_threads
         pool = ThreadPoolExecutor(num_workers, thread_name_prefix="audio-decode")
         under_way: deque[Future[DecodedChunk]] = deque()
+        skipped = False
         try:
             for chunk in reader:
+                # The first one is always decoded: it says where the track begins.
+                if not chunk.is_first and chunk.end_s is not None and chunk.end_s < begin_s:
+                    if self._cancel is not None and self._cancel.is_set():
+                        raise CancelledError
+                    skipped = True
+                    continue
+                if skipped:
+                    while under_way:
+                        yield self._wait(under_way.popleft())
+                    yield None
+                    skipped = False
                 under_way.append(pool.submit(decoder, chunk))
                 if len(under_way) > num_workers:
                     yield self._wait(under_way.popleft())
@@ -165,15 +206,21 @@ class AudioStream(Iterator[torch.Tensor]):
     def _resample(self, placed: Iterator[tuple[int, torch.Tensor]]) -> Iterator[torch.Tensor]:
         """One resampler for each run of one rate. A run begins where the one before it ended, in time."""
         resampler: Resampler | None = None
-        rate = 0
+        rate, num_out, elapsed = 0, 0, Fraction(0)
         for piece_rate, samples in placed:
             if resampler is None or piece_rate != rate:
                 if resampler is not None:
-                    yield resampler.flush()
+                    # A run's last sample may lie past its end in time, by less than a sample.
+                    rest = resampler.flush()[: math.ceil(elapsed * self._sample_rate) - num_out]
+                    num_out += rest.shape[0]
+                    yield rest
                 resampler, rate = Resampler(piece_rate, self._sample_rate), piece_rate
-            yield resampler.push(samples)
+            made = resampler.push(samples)
+            elapsed += Fraction(samples.shape[0], rate)
+            num_out += made.shape[0]
+            yield made
         if resampler is not None:
-            yield resampler.flush()
+            yield resampler.flush()[: math.ceil(elapsed * self._sample_rate) - num_out]
 
     def _trim(self, blocks: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Samples [first, end) of the whole."""
@@ -194,6 +241,7 @@ def decode_audio(
     sample_rate: int,
     start_s: float | None = None,
     end_s: float | None = None,
+    max_duration_s: float = math.inf,
     origin_s: float | None = None,
     num_threads: int | None = None,
     cancel: threading.Event | None = None,
@@ -206,7 +254,7 @@ def decode_audio(
     do not depend on it. cancel: once set, the iteration raises CancelledError.
 
     While iterating: UnsupportedMediaError for files that cannot be read, NoSoundError for files without sound,
-    InvalidMediaError for a start after the end.
+    MediaTooLargeError for more than `max_duration_s` of wanted sound, InvalidMediaError for a start after the end.
     """
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0))) if num_threads is None else num_threads
     if threads < 1:
@@ -216,6 +264,7 @@ def decode_audio(
         sample_rate=sample_rate,
         start_s=start_s or 0.0,
         end_s=math.inf if end_s is None else end_s,
+        max_duration_s=max_duration_s,
         origin_s=origin_s,
         num_threads=threads,
         cancel=cancel,

@@ -35,6 +35,11 @@ _PRE_ROLL = {
 }
 
 
+def tick_s(track: AudioStream) -> float:
+    """Seconds of one unit of the track's timestamps. As a float: fractions cost more per packet than decoding."""
+    return float(track.time_base or 0)
+
+
 def pre_roll_packets(codec_name: str, profile: str | None) -> int | None:
     """Packets a fresh decoder of this codec needs before its samples are right; None where it never catches up or
     nobody knows, so that the track has to be decoded from its beginning by one decoder.
@@ -50,12 +55,14 @@ def pre_roll_packets(codec_name: str, profile: str | None) -> int | None:
 @dataclass(frozen=True, kw_only=True)
 class PacketChunk:
     """warm_up: packets to decode first and forget. packets: those whose samples count. end_s: where the last one
-    ends, by its timestamp; None without one. is_last: whether the decoder has to give out what it holds.
+    ends, by its timestamp; None without one. is_first: whether the track begins with it. is_last: whether the
+    decoder has to give out what it holds.
     """
 
     warm_up: tuple[AudioPacket, ...]
     packets: tuple[AudioPacket, ...]
     end_s: float | None
+    is_first: bool = False
     is_last: bool = False
 
 
@@ -66,6 +73,7 @@ class PacketReader:
         self._container = container
         self._track = track
         self._pre_roll = pre_roll or 0
+        self._tick_s = tick_s(track)
         self.num_errors = 0
 
     def __iter__(self) -> Iterator[PacketChunk]:
@@ -73,19 +81,30 @@ class PacketReader:
         warm_up: tuple[AudioPacket, ...] = ()
         packets: list[AudioPacket] = []
         duration_s, num_bytes = 0.0, 0
+        is_first = True
         for packet in self._read():
             if packets and (
                 duration_s >= _CHUNK_S or len(packets) >= _CHUNK_PACKETS or num_bytes >= _CHUNK_BYTES
             ):
-                yield PacketChunk(warm_up=warm_up, packets=tuple(packets), end_s=_end_s(packets[-1]))
+                yield PacketChunk(
+                    warm_up=warm_up,
+                    packets=tuple(packets),
+                    end_s=self._end_s(packets[-1]),
+                    is_first=is_first,
+                )
+                is_first = False
                 tail.extend(packets)
                 warm_up, packets, duration_s, num_bytes = tuple(tail), [], 0.0, 0
             packets.append(packet)
-            duration_s += float((packet.duration or 0) * packet.time_base)
+            duration_s += (packet.duration or 0) * self._tick_s
             num_bytes += packet.size
         if packets:
             yield PacketChunk(
-                warm_up=warm_up, packets=tuple(packets), end_s=_end_s(packets[-1]), is_last=True
+                warm_up=warm_up,
+                packets=tuple(packets),
+                end_s=self._end_s(packets[-1]),
+                is_first=is_first,
+                is_last=True,
             )
 
     def _read(self) -> Iterator[AudioPacket]:
@@ -105,8 +124,5 @@ class PacketReader:
             else:
                 return
 
-
-def _end_s(packet: AudioPacket) -> float | None:
-    if packet.pts is None or packet.time_base is None:
-        return None
-    return float((packet.pts + (packet.duration or 0)) * packet.time_base)
+    def _end_s(self, packet: AudioPacket) -> float | None:
+        return None if packet.pts is None else (packet.pts + (packet.duration or 0)) * self._tick_s

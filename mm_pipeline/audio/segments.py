@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Generator, Iterator
 
@@ -12,7 +11,6 @@ from mm_pipeline.audio.decode import AudioReport, AudioStream, decode_audio
 from mm_pipeline.audio.mel import LogMelStream
 from mm_pipeline.audio.settings import AudioSettings
 from mm_pipeline.container import MediaSource
-from mm_pipeline.errors import MediaTooLargeError
 from mm_pipeline.limits import MediaLimits
 
 
@@ -23,10 +21,9 @@ class MelSegments(Iterator[torch.Tensor]):
     not read to its end.
     """
 
-    def __init__(self, audio: AudioStream, settings: AudioSettings, max_samples: float) -> None:
+    def __init__(self, audio: AudioStream, settings: AudioSettings) -> None:
         self._audio = audio
         self._settings = settings
-        self._max_samples = max_samples
         self._segments = self._run()
 
     def __next__(self) -> torch.Tensor:
@@ -53,11 +50,6 @@ class MelSegments(Iterator[torch.Tensor]):
             frames: list[torch.Tensor] = []
             for samples in self._audio:
                 frames += mel.push(samples)
-                if mel.num_samples > self._max_samples:
-                    raise MediaTooLargeError(
-                        f"the sound is longer than {self._max_samples / self._settings.sample_rate:g} s, the most "
-                        "this server takes; send a shorter one, or a part of it with start_s and end_s"
-                    )
                 yield from self._cut(frames)
             frames += mel.finish()
             yield from self._cut(frames)
@@ -93,8 +85,9 @@ def mel_segments(
         sample_rate=settings.sample_rate,
         start_s=start_s,
         end_s=end_s,
+        max_duration_s=limits.max_media_duration_s,
         origin_s=origin_s,
         num_threads=num_threads,
         cancel=cancel,
     )
-    return MelSegments(audio, settings, math.floor(limits.max_media_duration_s * settings.sample_rate))
+    return MelSegments(audio, settings)

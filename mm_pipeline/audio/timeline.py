@@ -55,14 +55,12 @@ class Clock:
 
 @dataclass
 class Timeline:
-    """Feed pieces in order; out come (rate, samples) without holes, the first at time 0.
-
-    Or at `begin_s`: what the first piece has before it is then not made, and positions count from there.
-    """
+    """Feed pieces in order; out come (rate, samples) without holes, the first at time 0."""
 
     clock: Clock
     filled_s: float = 0.0
     dropped_s: float = 0.0
+    _expects_gap: bool = False
     _held: list[Piece] = field(default_factory=list)
     _offset_s: float | None = None
     _run_start: Fraction = Fraction(0)
@@ -75,6 +73,10 @@ class Timeline:
         if not self._run_rate:
             return self._run_start
         return self._run_start + Fraction(self._run_count, self._run_rate)
+
+    def expect_gap(self) -> None:
+        """The next piece comes after sound that was left out on purpose: its gap is real and no damage."""
+        self._expects_gap = True
 
     def add(self, piece: Piece) -> Iterator[tuple[int, torch.Tensor]]:
         """What can be said after this piece; a piece with a deviating timestamp waits for those after it."""
@@ -141,12 +143,13 @@ class Timeline:
             yield from self._restart(deviation, held)
 
     def _move(self, gap_s: float, pieces: list[Piece]) -> Iterator[tuple[int, torch.Tensor]]:
-        if not self._is_plausible(gap_s, pieces):
+        if not self._expects_gap and not self._is_plausible(gap_s, pieces):
             yield from self._restart(gap_s, pieces)
             return
         rate = pieces[0].rate
         missing = round(gap_s * rate)
-        self.filled_s += missing / rate
+        self.filled_s += 0 if self._expects_gap else missing / rate
+        self._expects_gap = False
         while missing > 0:
             count = min(missing, _SILENCE_SAMPLES)
             yield self._emit(rate, torch.zeros(count))
