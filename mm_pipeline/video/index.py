@@ -154,7 +154,7 @@ def _from_container(container: InputContainer, stream: VideoStream, num_bytes: i
         )
         for number in np.flatnonzero(flags[:num_present] & 1)
     )
-    if not _keys_hold(container, stream, keys):
+    if not _keys_hold(container, stream, keys) or not _tail_holds(container, stream, keys[-1], ticks):
         return None
     assert stream.time_base is not None, "streams of this container have a time base"
     return FrameIndex(
@@ -190,6 +190,19 @@ def _keys_hold(container: InputContainer, stream: VideoStream, keys: tuple[KeyPo
         if not is_safe_start(codec.name, memoryview(packet), codec.extradata):
             return False
     return True
+
+
+def _tail_holds(container: InputContainer, stream: VideoStream, key: KeyPoint, ticks: Int64) -> bool:
+    """Whether the packets from the last keyframe on are displayed when they should be. A copy that was cut without
+    decoding ends in the middle of decoding order, which leaves gaps among the last display times."""
+    assert key.pts is not None, "derived by the caller"
+    try:
+        container.seek(key.pts, stream=stream)
+    except av.error.FFmpegError:
+        return False
+    rest = itertools.islice(read_packets(container, stream), len(ticks) - key.packet)
+    stamps = sorted(packet.pts for packet in rest if packet.pts is not None)
+    return bool(stamps == ticks[key.packet :].tolist())
 
 
 @dataclass(kw_only=True)

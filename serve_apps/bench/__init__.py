@@ -11,6 +11,7 @@ from collections.abc import Sequence
 BENCHES = {
     "decode": "serve_apps.bench.decode",
     "image": "serve_apps.bench.image",
+    "video": "serve_apps.bench.video",
 }
 
 
