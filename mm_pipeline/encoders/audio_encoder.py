@@ -9,14 +9,11 @@ import torch
 from mm_pipeline.encoders.mimo_audio import MimoAudioEncoder, group_codes
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 
-# The projection of the real model holds 80 KB of activations a group in bf16.
-MAX_GROUPS = 4096
-
 
 class SegmentedAudioEncoder:
-    """Thread-safe. The codes of a segment depend on the segment alone, whatever else is encoded with it.
+    """Takes one segment at a time: its codes depend on nothing else, and only a sound's embeddings grow with it.
 
-    identity, hidden_size: see `Encoder`. max_segment_frames: longest segment, in mel frames.
+    Thread-safe. identity, hidden_size: see `Encoder`. max_segment_frames: longest segment, in mel frames.
     """
 
     def __init__(
@@ -27,12 +24,10 @@ class SegmentedAudioEncoder:
         identity: str,
         max_segment_frames: int,
         device: torch.device,
-        max_groups: int = MAX_GROUPS,
     ) -> None:
         self._tokenizer = tokenizer
         self._encoder = encoder
         self._device = device
-        self._max_groups = max_groups
         self.identity = identity
         self.hidden_size = encoder.config.out_hidden_size
         self.max_segment_frames = max_segment_frames
@@ -68,9 +63,8 @@ class SegmentedAudioEncoder:
     def embed(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes [rows, channels] to embeddings [ceil(rows / group size), hidden_size]."""
         with torch.no_grad():
-            groups = group_codes(codes, self.group_size).split(self._max_groups)
-            parts = [self._encoder(group) for group in groups]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+            embeddings: torch.Tensor = self._encoder(group_codes(codes, self.group_size))
+        return embeddings
 
     @property
     def group_size(self) -> int:
