@@ -55,16 +55,20 @@ class RunningServer:
 
     def replica_pid(self, deployment: str) -> int:
         """The process of a replica, found by the title Ray gives it."""
-        title = f"ray::ServeReplica:mm-pipeline:{deployment}"
+        (pid,) = self.pids(f"ray::ServeReplica:mm-pipeline:{deployment}")
+        return pid
+
+    def pids(self, title: str) -> list[int]:
+        """This server's processes whose title begins so. Ray's processes are titled by what they run."""
+        found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                found = path.read_bytes().startswith(title.encode())
                 pid = int(path.parent.name)
-                if found and self._started(pid):
-                    return pid
+                if path.read_bytes().startswith(title.encode()) and self._started(pid):
+                    found.append(pid)
             except (FileNotFoundError, ProcessLookupError):
                 continue
-        raise AssertionError(f"no process is titled {title}")
+        return found
 
     def _started(self, pid: int) -> bool:
         """Whether the process belongs to this server and not to another on the machine."""

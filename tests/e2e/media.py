@@ -1,4 +1,4 @@
-"""Pictures, good and bad, and a loopback web server that hands them out."""
+"""Pictures, good and bad, a video that takes its time, and a loopback web server that hands them out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
 from threading import Thread
 
+import av
+import numpy as np
 from PIL import Image
 
 
@@ -37,8 +40,37 @@ def data_url(data: bytes, kind: str = "image/jpeg") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def slow_video(seconds: int = 60, width: int = 1920, height: int = 1080) -> bytes:
+    """H.264 at 30 fps that takes many seconds to decode whole, and few bytes: the same second again and again."""
+    buffer = BytesIO()
+    with av.open(buffer, "w", format="mp4") as file:
+        stream = file.add_stream("libx264", rate=30, options={"preset": "ultrafast", "g": "30"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        rows = np.arange(height)[:, None, None]
+        packets = []
+        for number in range(30):
+            moving = ((rows + np.arange(width)[None, :, None] + 8 * number) % 256).astype(np.uint8)
+            frame = av.VideoFrame.from_ndarray(np.repeat(moving, 3, axis=2), format="rgb24")
+            frame.pts = number
+            packets += stream.encode(frame)
+        packets += stream.encode(None)
+        units = [(packet.pts, packet.dts, packet.is_keyframe, bytes(packet)) for packet in packets]
+        ticks = units[1][1] - units[0][1]
+        for second in range(seconds):
+            for pts, dts, is_keyframe, data in units:
+                packet = av.Packet(data)
+                packet.pts, packet.dts = pts + 30 * ticks * second, dts + 30 * ticks * second
+                packet.is_keyframe, packet.stream = is_keyframe, stream
+                packet.time_base = packets[0].time_base
+                file.mux(packet)
+    return buffer.getvalue()
+
+
+CLIPS = Path(__file__).parents[2] / "samples" / "clips"
+
 FILES = {
     "/ok.jpg": ("image/jpeg", picture()),
+    "/ok.mp4": ("video/mp4", (CLIPS / "traffic_light.mp4").read_bytes()),
     "/text.jpg": ("image/jpeg", b"This is a text file that somebody named .jpg.\n" * 20),
     "/page.html": ("text/html", b"<html><body>no picture</body></html>"),
 }

@@ -127,7 +127,7 @@ async def test_an_answer_about_a_sound_in_both_spellings(client):
         ({"use_audio_in_video": False}, {"video": 320}),
         ({"fps": 2, "use_audio_in_video": False}, {"video": 640}),
         ({"max_frames": 4, "use_audio_in_video": False}, {"video": 160}),
-        ({"max_pixels": 160 * 96, "use_audio_in_video": False}, {"video": 60}),
+        ({"max_pixels": 160 * 128, "use_audio_in_video": False}, {"video": 60}),
         ({"start_s": 4, "end_s": 6, "min_frames": 2}, {"video": 80, "audio": 13}),
     ],
     ids=str,
