@@ -11,15 +11,18 @@ import torch
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.fifo import AudioFifo
 from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 from av.codec.context import CodecContext
 
-from mm_pipeline.audio.downmix import to_mono
+from mm_pipeline.audio.downmix import needs_conversion, to_mono
 from mm_pipeline.audio.packets import AudioPacket, PacketChunk, tick_s
 from mm_pipeline.audio.timeline import Piece
 
 # Decoded values, over all channels, that are collected before they are mixed.
 _COLLECTED_VALUES = 1 << 18
+# A damaged FLAC frame otherwise decodes to noise at full loudness, although its checksum tells.
+_OPTIONS = {"flac": {"err_detect": "crccheck+explode"}}
 # A frame belongs to the piece before it when its timestamp is off by no more than this and two ticks.
 _ROUNDING_S = 0.0005
 
@@ -52,8 +55,7 @@ class ChunkDecoder:
         self._trims_end = trims_end
         self._stop = stop
         self._tick_s = tick_s(track)
-        if not context.is_open:
-            context.thread_count = 1
+        self._prepare(context)
 
     def __call__(self, chunk: PacketChunk) -> DecodedChunk:
         # The first chunk carries the encoder's delay, and only the track's own decoder knows the unit of timestamps
@@ -90,8 +92,12 @@ class ChunkDecoder:
         context.sample_rate = self._rate
         if self._num_channels:
             context.layout = self._layout
-        context.thread_count = 1
+        self._prepare(context)
         return context
+
+    def _prepare(self, context: AudioCodecContext) -> None:
+        context.thread_count = 1
+        context.options = dict(_OPTIONS.get(self._name, {}))
 
 
 def _decode(context: AudioCodecContext, packet: AudioPacket | None) -> list[AudioFrame] | None:
@@ -111,6 +117,7 @@ class _PieceMaker:
         self._tick_s = tick_s
         self._done: list[Piece] = []
         self._fifo: AudioFifo | None = None
+        self._converter: AudioResampler | None = None
         self._parts: list[torch.Tensor] = []
         self._kind: tuple[int, str, str] | None = None
         self._channels: tuple[str, ...] = ()
@@ -128,12 +135,20 @@ class _PieceMaker:
         kind = (frame.sample_rate, frame.format.name, frame.layout.name)
         if kind != self._kind or not self._continues(time_s, frame):
             self._begin(kind, frame, time_s)
-        # A fifo checks timestamps itself, and more strictly than files keep them.
-        frame.pts = None
-        assert self._fifo is not None
-        self._fifo.write(frame)
+        if self._converter is not None:
+            for converted in self._converter.resample(frame):
+                converted.pts = None
+                self._write(converted)
+        else:
+            # A fifo checks timestamps itself, and more strictly than files keep them.
+            frame.pts = None
+            self._write(frame)
         self._count += samples
         self._last_samples = samples
+
+    def _write(self, frame: AudioFrame) -> None:
+        assert self._fifo is not None
+        self._fifo.write(frame)
         if self._fifo.samples >= self._max_fifo:
             self._drain()
 
@@ -176,6 +191,8 @@ class _PieceMaker:
         self._channels = tuple(channel.name for channel in frame.layout.channels)
         self._max_fifo = _COLLECTED_VALUES // max(1, len(self._channels))
         self._time_s = time_s
+        convert = needs_conversion(kind[1], len(self._channels))
+        self._converter = AudioResampler(format="flt") if convert else None
 
     def _drain(self) -> None:
         if self._fifo is None or not self._fifo.samples:
@@ -183,7 +200,7 @@ class _PieceMaker:
         assert self._kind is not None
         whole = self._fifo.read()
         assert whole is not None
-        self._parts.append(to_mono(whole.to_ndarray(), self._kind[1], self._channels))
+        self._parts.append(to_mono(whole.to_ndarray(), whole.format.name, self._channels))
 
     def _end(self) -> None:
         self._drain()

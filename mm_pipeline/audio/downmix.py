@@ -1,8 +1,8 @@
 """Decoded audio frames to one channel of float32. Knows sample formats and channel layouts, no files.
 
 The mix is FFmpeg's default matrix to mono, normalised so that the weights add up to 1 and nothing can clip: front
-left and right count 0.707, front centre 1 beside them, side and back channels 0.5, a single back centre 0.707,
-low-frequency channels not at all.
+left and right count 0.707, front centre 1 beside them, side and back channels 0.5, low-frequency channels not at
+all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WEIGHTS = {
     "FC": 1.0,
     "FLC": _SIDE,
     "FRC": _SIDE,
-    "BC": _SIDE,
+    "BC": 0.5,
     "BL": 0.5,
     "BR": 0.5,
     "SL": 0.5,
@@ -51,9 +51,12 @@ def mix_weights(channels: tuple[str, ...]) -> tuple[float, ...]:
     return tuple(weight / sum(weights) for weight in weights)
 
 
-def is_known_format(name: str) -> bool:
-    """Whether `to_mono` takes samples of this format."""
-    return name.removesuffix("p") in _SCALES
+def needs_conversion(format_name: str, num_channels: int) -> bool:
+    """Whether frames have to become "flt" before `to_mono` takes them: for formats it does not know, and for eight
+    planes and more, of which PyAV 18 reads past the last one.
+    """
+    planar = format_name.endswith("p")
+    return format_name.removesuffix("p") not in _SCALES or (planar and num_channels >= 8)
 
 
 def to_mono(values: np.ndarray, format_name: str, channels: tuple[str, ...]) -> torch.Tensor:

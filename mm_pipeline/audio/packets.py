@@ -31,6 +31,7 @@ _PRE_ROLL = {
     "mp1float": 4,
     "mp2float": 4,
     "mp3float": 32,
+    "opus": 100,
     "vorbis": 2,
 }
 
