@@ -34,7 +34,7 @@ def cut(data: bytes, tenths: int) -> bytes:
 
 def scratched() -> bytes:
     """240 frames at 30 fps, GOP of 30; the packets 100 to 140 are noise, and the file's headers are whole."""
-    data = write("mp4", Video(frames=steady(240)))
+    data = write("mp4", Video(frames=steady(240), options=X264 | {"sc_threshold": "0"}))
     rng = np.random.default_rng(5)
 
     def edit(index: int, packet: av.Packet) -> av.Packet:
