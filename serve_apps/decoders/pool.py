@@ -87,6 +87,13 @@ class DecoderPool:
         finally:
             self._give_back(item.worker, usable=usable)
 
+    def wait_until_ready(self) -> None:
+        """Returns once every process has its decoder. Raises Ray's error for one that cannot have it."""
+        with self._lock:
+            workers = list(self._workers)
+        # Giving up no item does nothing, and needs a process that is up.
+        ray.get([worker.finish.remote() for worker in workers], timeout=START_TIMEOUT_S)
+
     def close(self) -> None:
         """Ends all workers; items under way fail."""
         with self._lock:

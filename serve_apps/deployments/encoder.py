@@ -62,6 +62,8 @@ class Encoder:
         )
         self._picture_threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
         self._media_threads = ThreadPoolExecutor(settings.decoder_workers, thread_name_prefix="encode-media")
+        # They have been starting beside the loading of the weights.
+        self._decoders.wait_until_ready()
 
     async def encode(
         self, reference: list[ObjectRef[bytes]], modality: str, options: MediaOptions, max_tokens: int

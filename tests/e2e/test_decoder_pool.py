@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from mm_pipeline.errors import UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
+from serve_apps.api.errors import ApiError
 from serve_apps.decoders.pool import DecoderPool
 from tests.fake_decoder import FakeDecoder, FakePart, script
 
@@ -42,9 +45,7 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def pool(local_ray: None) -> Iterator[DecoderPool]:
     pool = DecoderPool(FakeDecoder, num_workers=2, timeout_s=60.0)
-    # From here on the processes are up, so that clocks in the tests measure decoding.
-    with ThreadPoolExecutor(2) as threads:
-        assert {len(found) for found in threads.map(lambda _: decode(pool, script(1)), range(2))} == {1}
+    pool.wait_until_ready()
     yield pool
     pool.close()
 
@@ -198,6 +199,16 @@ def test_nothing_is_left_behind_after_many_items(pool):
     while ray.available_resources()["object_store_memory"] < store - 100_000:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_decoder_that_cannot_be_made_is_an_error_at_once(local_ray):
+    pool = DecoderPool(partial(int, "no number"), num_workers=1, timeout_s=60.0)
+    with pytest.raises(RayActorError, match="no number"):
+        pool.wait_until_ready()
+    with pytest.raises(ApiError, match="is being restarted") as info:
+        decode(pool, script(1))
+    assert info.value.status == 503
+    pool.close()
 
 
 def test_closing_the_pool_ends_its_processes(hasty):
