@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BENCHES = {
+    "audio": "serve_apps.bench.audio",
     "decode": "serve_apps.bench.decode",
     "image": "serve_apps.bench.image",
     "video": "serve_apps.bench.video",

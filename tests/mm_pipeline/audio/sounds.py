@@ -64,7 +64,6 @@ def remux(data, container, change):
     buffer = io.BytesIO()
     with av.open(io.BytesIO(data)) as source, av.open(buffer, "w", format=container) as output:
         stream = output.add_stream_from_template(source.streams.audio[0])
-        output.start_encoding()
         for index, packet in enumerate(source.demux(audio=0)):
             changed = change(index, packet) if packet.size else None
             if changed is None:
