@@ -15,6 +15,7 @@ from typing import NoReturn
 COMMANDS = {
     "serve": ("serve_apps.cli.serve", "serve a checkpoint over an OpenAI-compatible API"),
     "chat": ("serve_apps.cli.chat", "ask one question, about pictures too, and stream the answer"),
+    "inspect": ("serve_apps.cli.inspect", "show what a model would get of a video or sound file"),
     "make-checkpoint": ("serve_apps.checkpoint", "write a small checkpoint with random weights"),
     "bench": ("serve_apps.cli.bench", "run a benchmark; the last line is one JSON object"),
 }

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -76,7 +77,9 @@ def main() -> None:
             else:
                 answer = {"file": outcome_of_file(path)}
         except Exception as error:
-            answer = {"unexpected": f"{type(error).__name__}: {error}"}
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            answer = {"unexpected": f"{type(error).__name__} at {where}: {error}"}
         answer |= {"threads": num_threads(task["threads"]), "files": len(os.listdir("/proc/self/fd"))}
         print(json.dumps(answer), flush=True)
 

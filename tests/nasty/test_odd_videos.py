@@ -118,3 +118,22 @@ def test_frames_are_those_of_a_plain_decode():
             assert number < total
             assert time == pytest.approx(number / 30, abs=0.002)
             assert np.array_equal(frame, every[number])
+
+
+@pytest.mark.parametrize("from_path", [False, True])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n{other}\n#EXT-X-ENDLIST\n"),
+        ("list.ffconcat", "ffconcat version 1.0\nfile {other}\n"),
+        ("notes.txt", "plain words, no picture\n"),
+    ],
+)
+def test_a_playlist_opens_nothing(tmp_path, name, text, from_path):
+    """A file that only names others is no media: the others must not be read."""
+    other = tmp_path / "other.ts"
+    other.write_bytes(VIDEO_FILES["transport_stream"]().data)
+    path = tmp_path / name
+    path.write_text(text.format(other=other))
+    with pytest.raises(UnsupportedMediaError):
+        probe_video(path if from_path else path.read_bytes())

@@ -11,8 +11,6 @@ from tests.media_files import SOUND_FILES, sound, streams
 RATE = 24_000
 # A burst's start, found to a quarter of a millisecond; lossy codecs smear it a little.
 ONSET_ERROR_S = 0.004
-# MP4 tells where AAC begins to the sample; the last frame of 1,024 samples may come whole.
-PADDING_S = {"aac_mp4": 1024 / 44_100}
 
 
 def decode(data, **options):
@@ -34,15 +32,15 @@ def onsets(wave, level=0.15):
 def test_samples_times_and_level(name, num_threads):
     file = SOUND_FILES[name]()
     wave, report = decode(file.data, num_threads=num_threads)
-    surplus = len(wave) - file.num_samples * RATE / file.rate
-    assert -1 <= surplus <= 1 + PADDING_S.get(name, 0) * RATE
+    assert abs(len(wave) - file.num_samples * RATE / file.rate) <= 1
     assert report.damaged_packets == 0
     assert report.filled_s == report.dropped_s == 0
     level = 0.15 if file.level is None else file.level * 0.5
     assert onsets(wave, level) == pytest.approx(file.burst_times_s, abs=ONSET_ERROR_S)
     for time in file.burst_times_s:
+        # The MP3 encoder itself takes 5 % off.
         middle = wave[round((time + 0.02) * RATE) : round((time + 0.08) * RATE)]
-        assert float(np.sqrt(np.mean(middle**2))) == pytest.approx(file.level, rel=0.03)
+        assert float(np.sqrt(np.mean(middle**2))) == pytest.approx(file.level, rel=0.06)
     assert np.abs(wave).max() <= 1
 
 
@@ -96,7 +94,7 @@ def test_sound_is_on_the_clock_of_the_pictures(delay_s):
 @pytest.mark.parametrize("sound_s", [1.0, 3.0])
 def test_sound_shorter_and_longer_than_the_pictures(sound_s):
     wave, _ = decode(streams.video_with_sound(2, sound_s))
-    assert -1 <= len(wave) - sound_s * RATE <= 1 + PADDING_S["aac_mp4"] * RATE
+    assert abs(len(wave) - sound_s * RATE) <= 1
 
 
 def test_edges_are_not_lost_in_the_resampler():
@@ -118,7 +116,8 @@ def test_cover_art_does_not_disturb():
     data = streams.cover_art_only()
     assert probe_audio(data).video_start_s is None
     wave, _ = decode(data)
-    assert abs(len(wave) - RATE) <= 1
+    # This muxing has no header that tells the encoder's padding: up to a frame of 1,152 samples at the end.
+    assert 0 <= len(wave) - RATE <= 1152 * RATE / 44_100
 
 
 def test_no_media():
