@@ -22,6 +22,7 @@ from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, Pla
 from serve_apps.chat.encode import ItemEncoder
 from serve_apps.chat.service import ChatLimits, ChatService
 from serve_apps.chat.token_texts import TokenizerTexts
+from serve_apps.checkpoint.audio_tokenizer import open_audio_tokenizer
 
 
 class FolderPrompter:
@@ -70,10 +71,7 @@ def create_item_encoder(folder: Path, *, limits: MediaLimits, device: str) -> It
     image_encoder = create_image_encoder(config, source, dtype, device)
     audio_encoder = None
     if _hears(folder, config):
-        tokenizer = folder / AUDIO_TOKENIZER_FOLDER
-        audio_encoder = create_audio_encoder(
-            config, source, _config(tokenizer), CheckpointFolder(tokenizer), dtype, device
-        )
+        audio_encoder = create_audio_encoder(config, source, *open_audio_tokenizer(folder), dtype, device)
     return ItemEncoder(
         ImagePipeline(image_encoder, ImageSettings.from_config(config), limits),
         MediaEncoder(image_encoder, audio_encoder, config, limits),
@@ -113,11 +111,12 @@ def create_chat_service(
 def system_fingerprint(folder: Path) -> str:
     """Changes when the checkpoint's configuration, tokenizer or the size of its weights does."""
     digest = blake3()
-    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
-        path = folder / name
+    audio_tokenizer = folder / AUDIO_TOKENIZER_FOLDER
+    texts = [folder / name for name in ("config.json", "tokenizer.json", "chat_template.jinja")]
+    for path in (*texts, audio_tokenizer / "config.json"):
         digest.update(path.read_bytes() if path.is_file() else b"")
-    for path in sorted(folder.glob("*.safetensors")):
-        digest.update(f"{path.name}:{path.stat().st_size};".encode())
+    for path in sorted((*folder.glob("*.safetensors"), *audio_tokenizer.glob("*.safetensors"))):
+        digest.update(f"{path.relative_to(folder)}:{path.stat().st_size};".encode())
     return f"fp_{digest.hexdigest()[:16]}"
 
 
