@@ -119,8 +119,14 @@ def _choose(container: InputContainer) -> int:
     if not videos:
         what = "only a cover picture" if container.streams.video else "no video stream"
         raise UnsupportedMediaError(f"the file has {what} in it; send a file with video, or send it as audio")
+    # A stream of an unknown codec has no context.
+    decodable = [stream for stream in videos if stream.codec_context is not None]
+    if not decodable:
+        raise UnsupportedMediaError(
+            "the file's video is in a codec that cannot be decoded here; convert it to H.264, HEVC, VP9 or AV1"
+        )
     return max(
-        videos,
+        decodable,
         key=lambda stream: (
             bool(stream.disposition & Disposition.default),
             stream.codec_context.width * stream.codec_context.height,

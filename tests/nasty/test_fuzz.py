@@ -85,9 +85,9 @@ class Worker:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def worker(tmp_path):
-    made = Worker(tmp_path)
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    made = Worker(tmp_path_factory.mktemp("fuzz"))
     yield made
     made.close()
 

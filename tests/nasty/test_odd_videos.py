@@ -10,6 +10,7 @@ from mm_pipeline.errors import InvalidMediaError, MediaTooLargeError, Unsupporte
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.video import VideoSettings, plan_frames, probe_video
 from tests.media_files import VIDEO_FILES, pixels, streams, timing
+from tests.media_files.encode import Video, write
 from tests.media_files.picture import PATCHES, is_upright, read_patches
 from tests.nasty.support import painted, sample
 
@@ -137,3 +138,13 @@ def test_a_playlist_opens_nothing(tmp_path, name, text, from_path):
     path.write_text(text.format(other=other))
     with pytest.raises(UnsupportedMediaError):
         probe_video(path if from_path else path.read_bytes())
+
+
+def test_a_codec_nobody_knows():
+    """The track is there and cannot be decoded; another one that can is taken instead."""
+    plain = VIDEO_FILES["plain"]().data
+    with pytest.raises(UnsupportedMediaError, match="cannot be decoded"):
+        probe_video(plain.replace(b"avc1", b"zzzz"))
+    two = write("mp4", Video(frames=timing.steady(10)), Video(frames=timing.steady(20)))
+    first = two.index(b"avc1", two.index(b"stsd"))
+    assert probe_video(two[:first] + b"zzzz" + two[first + 4 :]).num_frames == 20
