@@ -12,6 +12,7 @@ import torch
 from llm_core.errors import CheckpointError
 from llm_core.weights import CheckpointFolder
 from mm_pipeline.encoders import SegmentedAudioEncoder, create_audio_encoder
+from serve_apps.chat.create import system_fingerprint
 from serve_apps.checkpoint.audio_tokenizer import open_audio_tokenizer
 
 
@@ -39,7 +40,9 @@ def test_a_checkpoint_without_a_tokenizer_says_what_is_missing(tiny: Path, tmp_p
     folder = tmp_path / "c"
     shutil.copytree(tiny, folder)
     tokenizer = folder / "audio_tokenizer"
+    fingerprint = system_fingerprint(folder)
     (tokenizer / "config.json").write_text("{")
+    assert system_fingerprint(folder) != fingerprint == system_fingerprint(tiny)
     with pytest.raises(CheckpointError, match=r"audio_tokenizer/config\.json is not JSON"):
         open_audio_tokenizer(folder)
     (tokenizer / "config.json").unlink()

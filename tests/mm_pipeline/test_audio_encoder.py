@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm_pipeline.audio import AudioSettings, audio_tokens, log_mel
 from mm_pipeline.encoders import audio_tokenizer_tensors, create_audio_encoder
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer, MimoAudioTokenizerConfig
 from tests.golden import load_golden, load_golden_json
@@ -102,6 +103,15 @@ def test_golden_mel_to_embeddings(golden, encoder):
     for item, made in zip(items, together, strict=True):
         assert torch.equal(encoder.encode([item])[0], made)
     assert encoder.encode([]) == []
+
+
+def test_golden_waveform_to_codes_and_embeddings(golden, encoder):
+    waveform = load_golden("golden_audio", "golden_audio_mel")["mel.waveform"]
+    mel = log_mel(waveform, AudioSettings())
+    assert torch.equal(encoder.codes(mel).int(), golden["tok.codes0"])
+    (made,) = encoder.encode([[mel]])
+    close(made, golden["pipe.audio_embeds"][: made.shape[0]])
+    assert made.shape[0] == audio_tokens(mel.shape[0], AudioSettings())
 
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5))
