@@ -14,19 +14,21 @@ _PAPER, _INK = (250, 250, 250), (20, 20, 20)
 
 
 class ContactSheet:
-    """Collects frames as they are decoded and draws them. Keeps small copies: at most `most_frames`, spread evenly
-    over the `num_frames` there will be.
+    """Collects frames as they are decoded and draws them. Keeps small copies, at most `most_frames`: of more frames
+    every second, fourth, eighth ... stays.
     """
 
-    def __init__(self, num_frames: int | None = None, most_frames: int = 240) -> None:
-        self._num_frames, self._most = num_frames, most_frames
-        self._seen = 0
+    def __init__(self, most_frames: int = 240) -> None:
+        self._most = most_frames
+        self._seen, self._stride = 0, 1
         self._thumbs: list[tuple[Image.Image, float]] = []
 
     def add(self, frames: torch.Tensor, times_s: tuple[float, ...]) -> None:
         """uint8 [n, 3, H, W] in RGB, and their n times in seconds."""
         for frame, time in zip(frames, times_s, strict=True):
-            if self._is_wanted(self._seen):
+            if self._seen % self._stride == 0 and len(self._thumbs) == self._most:
+                self._thumbs, self._stride = self._thumbs[::2], 2 * self._stride
+            if self._seen % self._stride == 0:
                 picture = Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy())
                 scale = min(1.0, (_THUMB_AREA / (picture.width * picture.height)) ** 0.5)
                 size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -61,10 +63,3 @@ class ContactSheet:
         Raises ValueError for an unknown kind, OSError where it cannot be written.
         """
         self.draw(title).save(path)
-
-    def _is_wanted(self, number: int) -> bool:
-        total = self._num_frames
-        if total is None or total <= self._most:
-            return number < self._most
-        # The frames at which number * most / total passes a whole number.
-        return number * self._most // total != (number - 1) * self._most // total
