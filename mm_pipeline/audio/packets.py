@@ -117,7 +117,8 @@ class PacketReader:
                     if packet.size:
                         errors_in_a_row = 0
                         yield packet
-            except EOFError:
+            # At the end of a file in which a stream turned up late, PyAV 18 asks for that stream's entry and has none.
+            except (EOFError, IndexError):
                 return
             except av.error.FFmpegError:
                 self.num_errors += 1

@@ -302,3 +302,19 @@ def test_cancel_and_close_end_all_threads(short_chunks):
         time.sleep(0.01)
     assert threading.active_count() == num_threads
     assert len(os.listdir("/proc/self/fd")) == num_files
+
+
+def test_a_stream_that_turns_up_late_changes_nothing():
+    """A second program in a transport stream, which the container did not have when it was opened."""
+
+    class Late:
+        def demux(self, track):
+            yield from packets
+            raise IndexError("list index out of range")
+
+    with av.open(io.BytesIO(encoded("flac", seconds=1.0))) as container:
+        track = container.streams.audio[0]
+        packets = [packet for packet in container.demux(track) if packet.size]
+        reader = packets_module.PacketReader(Late(), track, 0)
+        assert [packet for chunk in reader for packet in chunk.packets] == packets
+    assert reader.num_errors == 0
