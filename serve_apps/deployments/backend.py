@@ -32,6 +32,7 @@ class RayBackend:
         self._engine = engine
         self._generate = engine.options(method_name="generate", stream=True)
         self._max_context: int | None = None
+        self._encoder_was_ready = False
 
     async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
         """See `Backend.encode`. A call whose replica died is made once more."""
@@ -96,7 +97,7 @@ class RayBackend:
         return info
 
     async def health(self) -> dict[str, Any]:
-        """The engine's numbers, from the engine itself. Raises ApiError 503."""
+        """The engine's numbers, from the engine itself; waits for the encoder once. Raises ApiError 503."""
         try:
             found: dict[str, Any] | Failure = await _result(
                 self._engine.options(method_name="health").remote()
@@ -105,7 +106,17 @@ class RayBackend:
             raise from_call(error, "engine") from error
         if isinstance(found, Failure):
             raise found.error
+        if not self._encoder_was_ready:
+            await self._wait_for_encoder()
         return found
+
+    async def _wait_for_encoder(self) -> None:
+        """A server that is coming up is not healthy before its encoders have their weights and processes."""
+        try:
+            await _result(self._encoder.options(method_name="is_ready").remote())
+        except CALL_ERRORS as error:
+            raise from_call(error, "encoder") from error
+        self._encoder_was_ready = True
 
 
 async def _result(call: Any) -> Any:

@@ -86,6 +86,10 @@ class Encoder:
         finally:
             cancel.set()
 
+    async def is_ready(self) -> bool:
+        """True: a replica is called only once it is built."""
+        return True
+
     def _encode(
         self,
         reference: ObjectRef[bytes],

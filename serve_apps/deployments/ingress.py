@@ -54,7 +54,9 @@ class Ingress:
             async with asyncio.timeout(timeout_s):
                 numbers = await self._backend.health()
         except TimeoutError:
-            raise unavailable(f"The engine has not answered for {timeout_s:g} seconds.") from None
+            raise unavailable(
+                f"The server has not come up or has not answered for {timeout_s:g} seconds."
+            ) from None
         return {"status": "ok", "active_requests": self._service.num_active, "engine": numbers}
 
     async def __del__(self) -> None:
