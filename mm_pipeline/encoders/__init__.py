@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 
-from mm_pipeline.encoders.audio_encoder import AudioStream, SegmentedAudioEncoder
+from mm_pipeline.encoders.audio_encoder import EmbeddingStream, SegmentedAudioEncoder
 from mm_pipeline.encoders.base import Encoder, TensorSource
 from mm_pipeline.encoders.image_encoder import PackedImageEncoder
 from mm_pipeline.encoders.mimo_audio import MimoAudioConfig, MimoAudioEncoder
@@ -22,7 +22,7 @@ from mm_pipeline.encoders.weights import load_module
 
 __all__ = [
     "AUDIO_TOKENIZER_FOLDER",
-    "AudioStream",
+    "EmbeddingStream",
     "Encoder",
     "SegmentedAudioEncoder",
     "TensorSource",

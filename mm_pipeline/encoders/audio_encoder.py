@@ -46,9 +46,9 @@ class SegmentedAudioEncoder:
             encoded.append(stream.finish())
         return encoded
 
-    def stream(self) -> AudioStream:
+    def stream(self) -> EmbeddingStream:
         """For one sound whose segments come over time."""
-        return AudioStream(self)
+        return EmbeddingStream(self)
 
     def codes(self, mel: torch.Tensor) -> torch.Tensor:
         """The codes of one segment [frames, mels]: int64 [rows, channels]."""
@@ -72,7 +72,7 @@ class SegmentedAudioEncoder:
         return self._encoder.config.group_size
 
 
-class AudioStream:
+class EmbeddingStream:
     """One sound on its way in. Holds its embeddings and less than one group of codes; not thread-safe."""
 
     def __init__(self, encoder: SegmentedAudioEncoder) -> None:
