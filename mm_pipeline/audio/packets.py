@@ -117,7 +117,7 @@ class PacketReader:
                     if packet.size:
                         errors_in_a_row = 0
                         yield packet
-            # At the end of a file in which a stream turned up late, PyAV 18 asks for that stream's entry and has none.
+            # At the end of a file in which a stream turned up late, PyAV 18 looks for that stream in vain.
             except (EOFError, IndexError):
                 return
             except av.error.FFmpegError:
