@@ -123,7 +123,6 @@ class _PieceMaker:
         self._channels: tuple[str, ...] = ()
         self._time_s: float | None = None
         self._count = 0
-        self._num_lost = 0
         self._last_samples = 0
         self._max_fifo = _COLLECTED_VALUES
 
@@ -162,7 +161,6 @@ class _PieceMaker:
             count = round(packet.duration * self._tick_s * self._kind[0])
         self._parts.append(torch.zeros(count))
         self._count += count
-        self._num_lost += count
 
     def trim(self, packet: AudioPacket) -> None:
         """Cuts the last frame, that of `packet`, down to the packet's duration."""
@@ -210,8 +208,7 @@ class _PieceMaker:
                     samples=torch.cat(self._parts),
                     rate=self._kind[0],
                     time_s=self._time_s,
-                    num_lost=self._num_lost,
                 )
             )
         self._fifo = AudioFifo()
-        self._parts, self._count, self._num_lost = [], 0, 0
+        self._parts, self._count = [], 0

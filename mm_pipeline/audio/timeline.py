@@ -28,13 +28,12 @@ _SILENCE_SAMPLES = 1 << 18
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """Mono samples, float32 [n] at `rate` Hz, without a break. time_s: of the first one on the file's clock, None
-    where it has no timestamp. num_lost: how many of the samples are silence in place of undecodable packets.
+    where it has no timestamp.
     """
 
     samples: torch.Tensor
     rate: int
     time_s: float | None
-    num_lost: int = 0
 
     @property
     def duration_s(self) -> float:
