@@ -12,7 +12,8 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from mm_pipeline.errors import UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
@@ -23,7 +24,7 @@ class FakePart:
     """Part `index` of an item, made by process `pid`, the `made` th part of that process."""
 
     index: int
-    frames: torch.Tensor = field(repr=False)
+    frames: npt.NDArray[np.uint8] = field(repr=False)
     pid: int
     made: int
     options: MediaOptions
@@ -63,7 +64,7 @@ class FakeDecoder:
             self._made += 1
             yield FakePart(
                 index=index,
-                frames=torch.full((2, 3, size, size), index, dtype=torch.uint8),
+                frames=np.full((2, 3, size, size), index, np.uint8),
                 pid=os.getpid(),
                 made=self._made,
                 options=options,

@@ -120,6 +120,14 @@ def test_scheduler_and_page_pools_run_without_torch() -> None:
     assert loaded.strip() == "[]"
 
 
+def test_decoder_processes_run_without_torch() -> None:
+    loaded = run_python(
+        "import sys, mm_pipeline.decoding, serve_apps.decoders.worker\n"
+        "print([name for name in ('torch', 'torchvision', 'transformers', 'pydantic') if name in sys.modules])"
+    )
+    assert loaded.strip() == "[]"
+
+
 def test_kernels_package_is_light_and_has_no_version() -> None:
     output = run_python(
         "import sys, kernels\n"

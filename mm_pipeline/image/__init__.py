@@ -2,7 +2,7 @@
 
 from mm_pipeline.image.decode import decode_image
 from mm_pipeline.image.preprocess import ImageInput, preprocess_image
-from mm_pipeline.image.resize import smart_resize
 from mm_pipeline.image.settings import ImageSettings
+from mm_pipeline.pixels import smart_resize
 
 __all__ = ["ImageInput", "ImageSettings", "decode_image", "preprocess_image", "smart_resize"]

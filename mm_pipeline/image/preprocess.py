@@ -9,9 +9,10 @@ import torch
 
 from mm_pipeline.image.decode import open_image
 from mm_pipeline.image.fast import empty_patches, patches_fast, touch_pages
-from mm_pipeline.image.resize import patches_reference, smart_resize
+from mm_pipeline.image.resize import patches_reference
 from mm_pipeline.image.settings import ImageSettings
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.pixels import smart_resize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,7 @@ from typing import Any
 
 from mm_pipeline.content_key import SettingValue
 from mm_pipeline.errors import InvalidMediaError
-
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+from mm_pipeline.pixels import CLIP_MEAN, CLIP_STD
 
 # Part of every image key: raise it when decoding or resizing starts to give other pixels.
 PIXELS_VERSION = 1

@@ -7,18 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from mm_pipeline.audio import AudioSettings
 from mm_pipeline.content_key import SettingValue, content_key
+from mm_pipeline.decoding.parts import DecodedPart, FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.encoders import Encoder, SegmentedAudioEncoder
 from mm_pipeline.errors import InvalidMediaError, UnsupportedMediaError
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline.media import EncodedMedia
-from mm_pipeline.pipeline.parts import DecodedPart, FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.prompt.layout import VideoLayout
-from mm_pipeline.video import VideoSettings, video_patches
+from mm_pipeline.video import VideoSettings
+from mm_pipeline.video.patches import video_patches
 
 
 class MediaEncoder:
@@ -73,11 +75,12 @@ class MediaEncoder:
             if isinstance(part, PlanPart):
                 plan = part
             elif isinstance(part, FramePart):
-                video += self._image_encoder.encode([video_patches(part.frames, self._kept(part.frames))])
+                frames = _tensor(part.frames)
+                video += self._image_encoder.encode([video_patches(frames, self._kept(frames))])
             elif isinstance(part, MelPart):
                 if sound is None:
                     raise InvalidMediaError("this model does not hear; send text, pictures or video")
-                sound.add(part.mel)
+                sound.add(_tensor(part.mel))
                 hears = True
             else:
                 report = part
@@ -107,6 +110,11 @@ class MediaEncoder:
         """Settings that leave frames at the size they were decoded to, which a request may have asked for."""
         area = frames.shape[2] * frames.shape[3]
         return replace(self._video, min_pixels=min(self._video.min_pixels, area), max_pixels=area)
+
+
+def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """Over the same memory, which may be read-only: `torch.from_numpy` warns about that, DLPack does not."""
+    return torch.utils.dlpack.from_dlpack(array)
 
 
 def _layout(plan: PlanPart, audio_tokens: int) -> VideoLayout:

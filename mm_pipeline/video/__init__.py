@@ -1,8 +1,7 @@
-"""Video: files to sampled frames to patches. Knows no encoder."""
+"""Video: files to sampled frames, free of torch; `video.patches` makes patches of them. Knows no encoder."""
 
 from mm_pipeline.video.decode import DecodeReport, FrameChunk, VideoDecoder, decode_video
 from mm_pipeline.video.info import VideoInfo
-from mm_pipeline.video.patches import video_patches
 from mm_pipeline.video.plan import FramePlan, plan_frames
 from mm_pipeline.video.probe import check_limits, probe_video
 from mm_pipeline.video.settings import VideoSettings
@@ -18,5 +17,4 @@ __all__ = [
     "decode_video",
     "plan_frames",
     "probe_video",
-    "video_patches",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-import torch
+import numpy as np
 
 from mm_pipeline.video.scale import Pixels
 
@@ -35,7 +35,7 @@ class FrameBoard:
         self._cancelled = cancelled
         self._changed = threading.Condition()
         self._taken = 0
-        self._chunks: dict[int, torch.Tensor] = {}
+        self._chunks: dict[int, Pixels] = {}
         self._num_done: dict[int, int] = {}
         self._holes: set[int] = set()
         self._failure: BaseException | None = None
@@ -56,11 +56,11 @@ class FrameBoard:
                     return
                 number = position // self._chunk_frames
                 if pixels is not None and number not in self._chunks:
-                    self._chunks[number] = torch.empty(self._size(number), *self._shape, dtype=torch.uint8)
+                    self._chunks[number] = np.empty((self._size(number), *self._shape), np.uint8)
                 chunk = self._chunks.get(number)
             if pixels is not None:
                 assert chunk is not None, "allocated above"
-                chunk.numpy()[position % self._chunk_frames] = pixels
+                chunk[position % self._chunk_frames] = pixels
             with self._changed:
                 if pixels is None:
                     self._holes.add(position)
@@ -80,12 +80,12 @@ class FrameBoard:
             self._chunks.clear()
             self._changed.notify_all()
 
-    def take(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def take(self) -> Iterator[tuple[int, Pixels]]:
         """(first position, frames) in order; holes filled with the frame before, at the start with the one after.
 
         Ends early when cancelled or when every frame is a hole. Raises what a thread failed with.
         """
-        latest: torch.Tensor | None = None
+        latest: Pixels | None = None
         waiting: list[tuple[int, int]] = []
         for number in range(-(-self._num_frames // self._chunk_frames)):
             first, size = number * self._chunk_frames, self._size(number)
@@ -106,17 +106,17 @@ class FrameBoard:
                 continue
             if chunk is None:
                 assert latest is not None, "checked above"
-                chunk = latest.expand(size, *self._shape).clone()
+                chunk = np.repeat(latest[None], size, axis=0)
             elif holes:
                 self._fill(chunk, [hole - first for hole in holes], latest)
             for early, early_size in waiting:
-                yield early, chunk[:1].expand(early_size, *self._shape).clone()
+                yield early, np.repeat(chunk[:1], early_size, axis=0)
             waiting.clear()
-            latest = chunk[-1].clone()
+            latest = chunk[-1].copy()
             yield first, chunk
 
     @staticmethod
-    def _fill(chunk: torch.Tensor, holes: list[int], latest: torch.Tensor | None) -> None:
+    def _fill(chunk: Pixels, holes: list[int], latest: Pixels | None) -> None:
         missing = set(holes)
         first_there = next(place for place in range(len(chunk)) if place not in missing)
         for hole in holes:

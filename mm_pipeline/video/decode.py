@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
-import torch
 from av.video.frame import VideoFrame
 
 from mm_pipeline.container import MediaSource
@@ -37,7 +37,7 @@ class FrameChunk:
     of the plan's temporal_patch_size. times_s: their times, seconds from the video's first frame."""
 
     first_frame: int
-    frames: torch.Tensor
+    frames: Pixels
     times_s: tuple[float, ...]
 
 
@@ -96,7 +96,7 @@ class VideoDecoder:
         Raises UnsupportedMediaError when no sampled frame decodes, CancelledError when `cancel` was set.
         """
         _, shape = self._converter()
-        frame_bytes = max(1, torch.Size(shape).numel())
+        frame_bytes = max(1, math.prod(shape))
         unit = self._plan.temporal_patch_size
         chunk_frames = max(min(_CHUNK_FRAMES, _CHUNK_BYTES // frame_bytes) // unit, 1) * unit
         board = FrameBoard(

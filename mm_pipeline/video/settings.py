@@ -9,10 +9,9 @@ from typing import Any
 
 from mm_pipeline.content_key import SettingValue
 from mm_pipeline.errors import InvalidMediaError, MediaTooLargeError
-from mm_pipeline.image.resize import smart_resize
-from mm_pipeline.image.settings import CLIP_MEAN, CLIP_STD
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
+from mm_pipeline.pixels import CLIP_MEAN, CLIP_STD, smart_resize
 
 # Part of every video key: raise it when sampling, decoding or scaling starts to give other pixels.
 FRAMES_VERSION = 1

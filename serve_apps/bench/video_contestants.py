@@ -72,7 +72,7 @@ def _ours(job: Job, outcome: Outcome, converter: Any) -> Callable[[], None]:
         for chunk in decoder.chunks():
             outcome.frames += len(chunk.frames)
             if converter is not None:
-                pairs = chunk.frames.numpy().view("<i8").tolist()
+                pairs = chunk.frames.view("<i8").tolist()
                 outcome.digests = [*(outcome.digests or []), *(tuple(pair) for pair in pairs)]
 
     return work

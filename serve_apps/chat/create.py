@@ -16,7 +16,7 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, c
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
-from mm_pipeline.pipeline import ImagePipeline, MediaDecoder, MediaEncoder
+from mm_pipeline.pipeline import ImagePipeline, MediaEncoder
 from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, SpecialTokens, expand
 from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, PlacedMedia
 from serve_apps.chat.encode import ItemEncoder
@@ -79,12 +79,12 @@ def create_item_encoder(folder: Path, *, limits: MediaLimits, device: str) -> It
     )
 
 
-def create_media_decoder(folder: Path, *, limits: MediaLimits) -> MediaDecoder:
-    """Decodes videos and sounds as the checkpoint wants them; reads no weights."""
+def decoding_config(folder: Path) -> dict[str, Any]:
+    """What `MediaDecoder` needs to decode videos and sounds as the checkpoint wants them."""
     config = _config(folder)
     if not _hears(folder, config):
         config.pop("audio_config", None)
-    return MediaDecoder(config, limits)
+    return config
 
 
 def create_chat_service(

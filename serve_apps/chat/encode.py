@@ -12,8 +12,9 @@ from contextlib import closing
 from typing import Any
 
 from mm_pipeline.audio import AudioSettings, audio_tokens
+from mm_pipeline.decoding import DecodedPart, MelPart, PlanPart
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.pipeline import DecodedPart, EncodedMedia, ImagePipeline, MediaEncoder, MelPart, PlanPart
+from mm_pipeline.pipeline import EncodedMedia, ImagePipeline, MediaEncoder
 from serve_apps.api.errors import ApiError, bad_request
 from serve_apps.decoders.base import Decoder
 

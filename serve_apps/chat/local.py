@@ -10,10 +10,11 @@ from pathlib import Path
 
 from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine import Engine, EngineSettings, EngineStats
+from mm_pipeline.decoding import MediaDecoder
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from serve_apps.chat.base import EncodedItem, ModelInfo, take_rows
-from serve_apps.chat.create import create_item_encoder, create_media_decoder
+from serve_apps.chat.create import create_item_encoder, decoding_config
 from serve_apps.chat.delta_batches import delta_batches
 from serve_apps.chat.encode import ItemEncoder
 from serve_apps.decoders.base import Decoder
@@ -31,7 +32,7 @@ class LocalBackend:
     def from_checkpoint(cls, folder: Path, *, engine: EngineSettings, media: MediaLimits) -> LocalBackend:
         """Loads encoder and decoder and starts the engine. Raises ValueError for a bad checkpoint."""
         encoder = create_item_encoder(folder, limits=media, device=engine.device)
-        decoder = create_media_decoder(folder, limits=media)
+        decoder = MediaDecoder(decoding_config(folder), media)
         backend = cls(encoder, decoder, Engine.from_checkpoint(folder, engine))
         backend._engine.start()
         return backend

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--contact-sheet", metavar="OUT.png", type=Path, help="draw the sampled frames with their times")
     add("--fps", type=float, help="sampled frames per second (default: the checkpoint's)")
     add("--max-frames", type=int, help="most sampled frames (default: the checkpoint's)")
-    add("--start", type=float, metavar="S", help="begin here, in seconds from the start")
-    add("--end", type=float, metavar="S", help="end here, in seconds from the start")
+    add("--start-s", type=float, metavar="S", help="begin here, in seconds from the start")
+    add("--end-s", type=float, metavar="S", help="end here, in seconds from the start")
     add("--json", action="store_true", help="print one JSON object instead of text")
     add(
         "--checkpoint",
@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
     sheet = ContactSheet() if args.contact_sheet is not None else None
     try:
-        options = MediaOptions(fps=args.fps, max_frames=args.max_frames, start_s=args.start, end_s=args.end)
+        options = MediaOptions(
+            fps=args.fps, max_frames=args.max_frames, start_s=args.start_s, end_s=args.end_s
+        )
         report = inspect_file(
             args.file, config=config, options=options, on_frames=None if sheet is None else sheet.add
         )

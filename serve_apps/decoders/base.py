@@ -10,14 +10,14 @@ from mm_pipeline.options import MediaOptions
 
 
 class Decoder(Protocol):
-    """`mm_pipeline.pipeline.MediaDecoder`, or a fake of it in tests."""
+    """`mm_pipeline.decoding.MediaDecoder`, or a fake of it in tests."""
 
     def decode(
         self, data: bytes, modality: str, options: MediaOptions, cancel: threading.Event
     ) -> Iterator[Any]:
         """The parts of one item, in order, as they are ready: a generator, and closing it ends the decoding.
 
-        The parts are dataclasses; their torch tensors lie on the CPU. Once `cancel` is set,
+        The parts are dataclasses with numpy arrays, which may arrive read-only. Once `cancel` is set,
         `concurrent.futures.CancelledError` is raised, or the parts end. Raises MediaError, also between two parts.
         """
         ...

@@ -21,7 +21,6 @@ from mm_pipeline.errors import MediaError, UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import unavailable
 from serve_apps.decoders.base import Decoder
-from serve_apps.decoders.parts import unpack_part
 from serve_apps.decoders.worker import CONTROL_GROUP, DecoderWorker
 
 _log = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ class _Item:
         following = self.worker.next.remote()
         while (found := self._result(following)) is not None:
             following = self.worker.next.remote()
-            yield unpack_part(found)
+            yield found
 
     def stop(self, timeout_s: float) -> bool:
         """End the decoding early; whether the worker did, and can be used again."""

@@ -1,6 +1,7 @@
 """The actor in which codecs run: one item at a time, one part per call.
 
-Knows that the process may be killed at any moment and holds nothing that would be missed. Does not know who calls.
+Knows that the process may be killed at any moment and holds nothing that would be missed. Imports no torch, which
+would make the process five times as large. Does not know who calls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import ray
 from mm_pipeline.errors import MediaError
 from mm_pipeline.options import MediaOptions
 from serve_apps.decoders.base import Decoder
-from serve_apps.decoders.parts import PackedPart, pack_part
 
 CONTROL_GROUP = "control"
 """Calls of this concurrency group run while another call decodes."""
@@ -37,9 +37,9 @@ class DecoderWorker:
         self._cancel = threading.Event()
         self._parts = self._decode(data, modality, options, self._cancel)
 
-    def next(self) -> PackedPart | MediaError | None:
-        """The next part; None after the last one; what is wrong with the item, as a value, since Ray would log it
-        and change its type."""
+    def next(self) -> Any:
+        """The next part, whose arrays the reader maps and does not copy; None after the last one; what is wrong
+        with the item, as a value, since Ray would log it and change its type."""
         if self._parts is None:
             return None
         try:
@@ -50,7 +50,7 @@ class DecoderWorker:
         except MediaError as error:
             self._parts = None
             return error
-        return pack_part(part)
+        return part
 
     def finish(self) -> None:
         """Give up the item, if there is one."""

@@ -17,10 +17,10 @@ import ray
 import torch
 from ray import ObjectRef, serve
 
+from mm_pipeline.decoding import MediaDecoder
 from mm_pipeline.options import MediaOptions
-from serve_apps.chat.create import create_item_encoder, create_media_decoder
+from serve_apps.chat.create import create_item_encoder, decoding_config
 from serve_apps.chat.errors import to_api_error
-from serve_apps.decoders.base import Decoder
 from serve_apps.decoders.pool import DecoderPool
 from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.ray_errors import CALL_ERRORS, from_call
@@ -53,7 +53,7 @@ class Encoder:
     def __init__(self, settings: ServerSettings) -> None:
         torch.set_num_threads(settings.num_threads)
         self._decoders = DecoderPool(
-            partial(_make_decoder, settings),
+            partial(MediaDecoder, decoding_config(settings.checkpoint), settings.media),
             num_workers=settings.decoder_workers,
             timeout_s=settings.media.decode_timeout_s,
         )
@@ -125,12 +125,6 @@ class Encoder:
         decoders = getattr(self, "_decoders", None)
         if decoders is not None:
             decoders.close()
-
-
-def _make_decoder(settings: ServerSettings) -> Decoder:
-    """Runs in a decoder process."""
-    torch.set_num_threads(settings.num_threads)
-    return create_media_decoder(settings.checkpoint, limits=settings.media)
 
 
 def encoder_deployment(settings: ServerSettings) -> serve.Application:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 _THUMB_AREA = 200 * 150
@@ -23,13 +24,13 @@ class ContactSheet:
         self._seen, self._stride = 0, 1
         self._thumbs: list[tuple[Image.Image, float]] = []
 
-    def add(self, frames: torch.Tensor, times_s: tuple[float, ...]) -> None:
+    def add(self, frames: npt.NDArray[np.uint8], times_s: tuple[float, ...]) -> None:
         """uint8 [n, 3, H, W] in RGB, and their n times in seconds."""
         for frame, time in zip(frames, times_s, strict=True):
             if self._seen % self._stride == 0 and len(self._thumbs) == self._most:
                 self._thumbs, self._stride = self._thumbs[::2], 2 * self._stride
             if self._seen % self._stride == 0:
-                picture = Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy())
+                picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
                 scale = min(1.0, (_THUMB_AREA / (picture.width * picture.height)) ** 0.5)
                 size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
                 self._thumbs.append((picture.resize(size, Image.Resampling.BOX), time))

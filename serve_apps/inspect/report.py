@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from mm_pipeline.audio import (
     AudioSettings,
@@ -27,7 +28,7 @@ from mm_pipeline.video import FramePlan, VideoInfo, VideoSettings, decode_video,
 _EMBEDDING_BYTES = 2
 _REFERENCE_HIDDEN_SIZE = 4096
 
-OnFrames = Callable[[torch.Tensor, tuple[float, ...]], None]
+OnFrames = Callable[[npt.NDArray[np.uint8], tuple[float, ...]], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
 from mm_pipeline.audio import AudioSettings, audio_tokens
+from mm_pipeline.decoding import FramePart, MediaDecoder, MelPart, PlanPart, ReportPart
 from mm_pipeline.encoders import SegmentedAudioEncoder
 from mm_pipeline.errors import InvalidMediaError, MediaTooLargeError, UnsupportedMediaError
 from mm_pipeline.image import ImageInput
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.pipeline import FramePart, MediaDecoder, MediaEncoder, MelPart, PlanPart, ReportPart
+from mm_pipeline.pipeline import MediaEncoder
 from tests.media_files.encode import Audio, Video, steady, write
 from tests.media_files.files import tone
 
@@ -95,7 +97,7 @@ def test_a_video_with_sound(clip: bytes) -> None:
     assert isinstance(parts[-1], ReportPart)
     assert parts[-1].decode_ms > 0
     assert parts[-1].notes == ()
-    frames = torch.cat([part.frames for part in parts if isinstance(part, FramePart)])
+    frames = np.concatenate([part.frames for part in parts if isinstance(part, FramePart)])
     assert frames.shape == (8, 3, 64, 96)
     assert len(parts[0].frame_times_s) == 8
     mels = [part.mel for part in parts if isinstance(part, MelPart)]

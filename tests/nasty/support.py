@@ -56,7 +56,7 @@ def sample(data: bytes, settings: VideoSettings = EVERY_FRAME, num_threads: int 
         assert chunk.first_frame == len(times)
         assert len(chunk.times_s) == len(chunk.frames)
         assert tuple(chunk.frames.shape[1:]) == (3, *plan.size)
-        frames.append(chunk.frames.permute(0, 2, 3, 1).numpy().copy())
+        frames.append(chunk.frames.transpose(0, 2, 3, 1))
         times += chunk.times_s
     assert tuple(times) == plan.frame_times_s
     assert len(times) == plan.num_units * plan.temporal_patch_size

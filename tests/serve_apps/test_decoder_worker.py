@@ -1,26 +1,17 @@
-"""The decoder actor as a plain object, and parts on their way through the object store."""
+"""The decoder actor as a plain object."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-import torch
 
 from mm_pipeline.errors import UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
-from serve_apps.decoders.parts import pack_part, unpack_part
 from serve_apps.decoders.worker import DecoderWorker
-from tests.fake_decoder import FakeDecoder, FakePart, script
+from tests.fake_decoder import FakeDecoder, script
 
 OPTIONS = MediaOptions(fps=2.0)
-
-
-def test_a_part_survives_packing_and_shares_its_memory():
-    part = FakePart(index=3, frames=torch.full((2, 3), 7, dtype=torch.uint8), pid=1, made=1, options=OPTIONS)
-    back = unpack_part(pack_part(part))
-    assert back.frames.data_ptr() == part.frames.data_ptr()
-    assert (back.index, back.options, back.frames.dtype) == (3, OPTIONS, torch.uint8)
 
 
 def read_all(worker: DecoderWorker) -> list:
@@ -36,7 +27,7 @@ def test_items_come_one_after_another():
     worker = DecoderWorker(FakeDecoder)
     for num_parts in (3, 0, 2):
         worker.start(script(num_parts), "video", OPTIONS)
-        parts = [unpack_part(part) for part in read_all(worker)]
+        parts = read_all(worker)
         assert [int(part.frames[0, 0, 0, 0]) for part in parts] == list(range(num_parts))
         assert all(part.options == OPTIONS for part in parts)
         assert worker.next() is None
@@ -59,7 +50,7 @@ def test_nothing_is_decoded_before_it_is_asked_for():
         worker.next()
     worker.finish()
     worker.start(script(9), "video", OPTIONS)
-    assert unpack_part(worker.next()).made == 3
+    assert worker.next().made == 3
 
 
 def test_stop_ends_a_decoding_that_hangs():

@@ -5,21 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
 from mm_pipeline.audio import AudioSettings
+from mm_pipeline.decoding import FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.errors import UnsupportedMediaError
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.pipeline import EncodedMedia, FramePart, MelPart, PlanPart, ReportPart
+from mm_pipeline.pipeline import EncodedMedia
 from serve_apps.api.errors import ApiError
 from serve_apps.chat.encode import ItemEncoder
 
 OPTIONS = MediaOptions(max_pixels=5000)
 PLAN = PlanPart(frame_times_s=(0.0, 1.0, 2.0), frames_per_unit=2, tokens_per_unit=5, audio_start_s=0.0)
-FRAMES = FramePart(frames=torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+FRAMES = FramePart(frames=np.zeros((2, 3, 4, 4), np.uint8))
 # 100 frames are 25 rows of codes, and those 7 tokens.
-MEL = MelPart(mel=torch.zeros(100, 128))
+MEL = MelPart(mel=np.zeros((100, 128), np.float32))
 
 
 class FakeImages:

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from mm_pipeline.options import MediaOptions
@@ -129,7 +128,7 @@ def test_contact_sheet(written, tmp_path):
 
 def test_a_large_sheet_keeps_an_even_choice():
     sheet = ContactSheet(most_frames=10)
-    frames = torch.from_numpy(np.stack([picture(i) for i in range(50)])).permute(0, 3, 1, 2)
+    frames = np.stack([picture(i) for i in range(50)]).transpose(0, 3, 1, 2)
     sheet.add(frames, tuple(float(i) for i in range(50)))
     drawn = np.asarray(sheet.draw("fifty"))
     numbers = []
@@ -149,7 +148,7 @@ def test_a_large_sheet_keeps_an_even_choice():
         (["{text}"], "no audio or video file"),
         (["{sound}", "--contact-sheet", "{folder}/x.png"], "nothing to draw"),
         (["{video}", "--contact-sheet", "{folder}/x.nope"], "cannot write the contact sheet"),
-        (["{video}", "--start", "9"], "start_s is 9"),
+        (["{video}", "--start-s", "9"], "start_s is 9"),
         (["{video}", "--fps", "0"], "fps is 0"),
         (["{video}", "--max-frames", "4000"], "max_frames is 4000"),
     ],

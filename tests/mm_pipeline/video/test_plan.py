@@ -11,10 +11,11 @@ from mm_pipeline.image.resize import flatten_patches
 from mm_pipeline.image.settings import ImageSettings
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.video import VideoInfo, VideoSettings, plan_frames, video_patches
+from mm_pipeline.video import VideoInfo, VideoSettings, plan_frames
 from mm_pipeline.video.chunks import join_runs, plan_runs
 from mm_pipeline.video.colour import Colour
 from mm_pipeline.video.index import FrameIndex, KeyPoint
+from mm_pipeline.video.patches import video_patches
 from mm_pipeline.video.probe import orientation_of
 from mm_pipeline.video.scale import Orientation
 from tests.golden import load_golden, load_golden_json

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from mm_pipeline.audio import AudioSettings, NoSoundError, mel_segments
+from mm_pipeline.decoding.parts import DecodedPart, FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.errors import UnsupportedMediaError
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
-from mm_pipeline.pipeline.parts import DecodedPart, FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.video import VideoSettings, check_limits, decode_video, plan_frames, probe_video
 
 _Parts: TypeAlias = Generator[DecodedPart, None, None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,14 @@ class PlanPart:
 class FramePart:
     """The next sampled frames, uint8 [n, 3, H, W] at their final size; n is a multiple of frames_per_unit."""
 
-    frames: torch.Tensor = field(repr=False)
+    frames: npt.NDArray[np.uint8] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MelPart:
     """The next segment of sound, log-mel float32 [frames, mels]."""
 
-    mel: torch.Tensor = field(repr=False)
+    mel: npt.NDArray[np.float32] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
