@@ -41,4 +41,4 @@ def decoded_digests(data, plan, num_threads):
         return lambda frame: np.array(digest(frame), dtype="<i8").view(np.uint8), (16,)
 
     decoder = VideoDecoder(data, plan, num_threads=num_threads, converter=converter)
-    return [tuple(pair) for chunk in decoder.chunks() for pair in chunk.frames.numpy().view("<i8").tolist()]
+    return [tuple(pair) for chunk in decoder.chunks() for pair in chunk.frames.view("<i8").tolist()]
