@@ -121,7 +121,8 @@ def read_packets(container: InputContainer, stream: VideoStream) -> Iterator[Pac
                 if packet.size:
                     yield packet
             return
-        except av.error.FFmpegError:
+        # PyAV raises IndexError where damage makes up a stream after the header.
+        except (av.error.FFmpegError, IndexError):
             continue
 
 
