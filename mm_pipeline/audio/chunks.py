@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
 import av.error
-import torch
+import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.fifo import AudioFifo
 from av.audio.frame import AudioFrame
@@ -118,7 +118,7 @@ class _PieceMaker:
         self._done: list[Piece] = []
         self._fifo: AudioFifo | None = None
         self._converter: AudioResampler | None = None
-        self._parts: list[torch.Tensor] = []
+        self._parts: list[np.ndarray] = []
         self._kind: tuple[int, str, str] | None = None
         self._channels: tuple[str, ...] = ()
         self._time_s: float | None = None
@@ -159,7 +159,7 @@ class _PieceMaker:
         count = self._last_samples
         if packet.duration:
             count = round(packet.duration * self._tick_s * self._kind[0])
-        self._parts.append(torch.zeros(count))
+        self._parts.append(np.zeros(count, np.float32))
         self._count += count
 
     def trim(self, packet: AudioPacket) -> None:
@@ -169,7 +169,7 @@ class _PieceMaker:
         surplus = self._last_samples - round(packet.duration * self._tick_s * self._kind[0])
         if 0 < surplus < min(self._last_samples, self._count):
             self._drain()
-            joined = torch.cat(self._parts)
+            joined = np.concatenate(self._parts)
             self._count -= surplus
             self._parts = [joined[: self._count]]
 
@@ -205,7 +205,7 @@ class _PieceMaker:
         if self._kind is not None and self._count:
             self._done.append(
                 Piece(
-                    samples=torch.cat(self._parts),
+                    samples=np.concatenate(self._parts),
                     rate=self._kind[0],
                     time_s=self._time_s,
                 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NoReturn
 
-import torch
+import numpy as np
 from av.container import InputContainer
 
 from mm_pipeline.audio.chunks import ChunkDecoder, DecodedChunk
@@ -56,7 +56,7 @@ class AudioReport:
         return tuple(notes)
 
 
-class AudioStream(Iterator[torch.Tensor]):
+class AudioStream(Iterator[np.ndarray]):
     """Iterates over float32 [n] blocks, n > 0, in order. `report` is complete after the last one.
 
     Close it, or use it in a with statement, when it is not read to its end: that stops its threads.
@@ -86,7 +86,7 @@ class AudioStream(Iterator[torch.Tensor]):
         self._timeline = Timeline(Clock())
         self._blocks = self._run(source)
 
-    def __next__(self) -> torch.Tensor:
+    def __next__(self) -> np.ndarray:
         return next(self._blocks)
 
     def __enter__(self) -> AudioStream:
@@ -108,7 +108,7 @@ class AudioStream(Iterator[torch.Tensor]):
             dropped_s=self._timeline.dropped_s,
         )
 
-    def _run(self, source: MediaSource) -> Generator[torch.Tensor, None, None]:
+    def _run(self, source: MediaSource) -> Generator[np.ndarray, None, None]:
         num_samples = 0
         with open_container(source) as container, closing(self._decode(container)) as chunks:
             for block in self._trim(self._resample(self._place(chunks))):
@@ -134,7 +134,7 @@ class AudioStream(Iterator[torch.Tensor]):
             )
         raise NoSoundError("the file has an audio track without any sound in it; send a file with sound")
 
-    def _place(self, chunks: Iterable[DecodedChunk | None]) -> Iterator[tuple[int, torch.Tensor]]:
+    def _place(self, chunks: Iterable[DecodedChunk | None]) -> Iterator[tuple[int, np.ndarray]]:
         """Decoded samples on the timeline, with their rate."""
         for chunk in chunks:
             if chunk is None:
@@ -203,7 +203,7 @@ class AudioStream(Iterator[torch.Tensor]):
                 continue
         return future.result()
 
-    def _resample(self, placed: Iterator[tuple[int, torch.Tensor]]) -> Iterator[torch.Tensor]:
+    def _resample(self, placed: Iterator[tuple[int, np.ndarray]]) -> Iterator[np.ndarray]:
         """One resampler for each run of one rate. A run begins where the one before it ended, in time."""
         resampler: Resampler | None = None
         rate, num_out, elapsed = 0, 0, Fraction(0)
@@ -222,7 +222,7 @@ class AudioStream(Iterator[torch.Tensor]):
         if resampler is not None:
             yield resampler.flush()[: math.ceil(elapsed * self._sample_rate) - num_out]
 
-    def _trim(self, blocks: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    def _trim(self, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Samples [first, end) of the whole."""
         position = 0
         for block in blocks:

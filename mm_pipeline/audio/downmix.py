@@ -11,7 +11,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 _SIDE = math.sqrt(0.5)
 _WEIGHTS = {
@@ -59,23 +58,24 @@ def needs_conversion(format_name: str, num_channels: int) -> bool:
     return format_name.removesuffix("p") not in _SCALES or (planar and num_channels >= 8)
 
 
-def to_mono(values: np.ndarray, format_name: str, channels: tuple[str, ...]) -> torch.Tensor:
+def to_mono(values: np.ndarray, format_name: str, channels: tuple[str, ...]) -> np.ndarray:
     """Samples as PyAV gives them ([channels, n] when planar, else [1, n * channels]) to float32 [n] in -1..1.
 
     Values that are no numbers become silence, absurd ones are cut off.
     """
     planes = values if format_name.endswith("p") else values.reshape(-1, len(channels)).T
     offset, scale = _SCALES[format_name.removesuffix("p")]
-    mono: torch.Tensor | None = None
-    for plane, weight in zip(planes, mix_weights(channels), strict=True):
-        if not weight:
-            continue
-        wide = torch.from_numpy(np.ascontiguousarray(plane)).to(torch.float32)
-        if offset:
-            wide = wide - offset
-        part = wide * (weight * scale)
-        mono = part if mono is None else mono.add_(part)
+    mono: np.ndarray | None = None
+    with np.errstate(over="ignore", invalid="ignore"):
+        for plane, weight in zip(planes, mix_weights(channels), strict=True):
+            if not weight:
+                continue
+            part = plane.astype(np.float32)
+            if offset:
+                part -= offset
+            part *= weight * scale
+            mono = part if mono is None else np.add(mono, part, out=mono)
     assert mono is not None, channels
-    if mono.shape[0] and not bool(mono.abs().max() <= _LOUDEST):
-        mono = torch.nan_to_num(mono, nan=0.0, posinf=0.0, neginf=0.0).clamp_(-_LOUDEST, _LOUDEST)
+    if mono.shape[0] and not (mono.max() <= _LOUDEST and mono.min() >= -_LOUDEST):
+        mono = np.nan_to_num(mono, nan=0.0, posinf=0.0, neginf=0.0).clip(-_LOUDEST, _LOUDEST)
     return mono

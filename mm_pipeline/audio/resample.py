@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import torch
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from mm_pipeline.audio.products import rows_together
 
 _ZERO_CROSSINGS = 6
 _ROLLOFF = 0.99
@@ -40,47 +43,56 @@ class Resampler:
             repeat = 1
         self._row_inputs, self._row_outputs = self._from * repeat, self._to * repeat
         self._num_rows = max(1, _BATCH_SAMPLES // self._row_inputs)
+        self._group = 1
+        if not self._direct:
+            row_cost = (self._row_inputs + 2 * self._width) * self._row_outputs
+            self._group = min(self._num_rows, rows_together(row_cost))
+            self._num_rows -= self._num_rows % self._group
         # Samples from `width` before the next row's first one on.
-        self._pending = torch.zeros(self._width)
+        self._pending = np.zeros(self._width, np.float32)
         self._num_in = 0
         self._num_out = 0
 
-    def push(self, piece: torch.Tensor) -> torch.Tensor:
+    def push(self, piece: np.ndarray) -> np.ndarray:
         """float32 [n], the next samples. Returns float32 [m], what can be computed of the result so far."""
         self._num_in += piece.shape[0]
         if self._from == self._to:
             return piece
-        self._pending = torch.cat([self._pending, piece])
+        self._pending = np.concatenate([self._pending, piece])
         made = []
         batch, span = self._num_rows * self._row_inputs, self._num_rows * self._row_inputs + 2 * self._width
         start = 0
         while self._pending.shape[0] - start >= span:
             made.append(self._convert(self._pending[start : start + span]))
             start += batch
-        self._pending = self._pending[start:].clone()
-        out = torch.cat(made) if made else torch.zeros(0)
+        self._pending = self._pending[start:].copy()
+        out = np.concatenate(made) if made else np.zeros(0, np.float32)
         self._num_out += out.shape[0]
         return out
 
-    def flush(self) -> torch.Tensor:
+    def flush(self) -> np.ndarray:
         """The rest, float32 [m]: after the last sample comes silence. The resampler is then used up."""
         if self._from == self._to:
-            return torch.zeros(0)
+            return np.zeros(0, np.float32)
         total = -(-self._num_in * self._to // self._from)
         missing = total - self._num_out
-        self._pending = torch.cat(
-            [self._pending, torch.zeros(self._num_rows * self._row_inputs + 2 * self._width)]
-        )
-        rest = self.push(torch.zeros(0))
-        return rest[:missing]
+        silence = np.zeros(self._num_rows * self._row_inputs + 2 * self._width, np.float32)
+        self._pending = np.concatenate([self._pending, silence])
+        return self.push(silence[:0])[:missing]
 
-    def _convert(self, samples: torch.Tensor) -> torch.Tensor:
+    def _convert(self, samples: np.ndarray) -> np.ndarray:
         """One batch: float32 [rows * row_inputs + 2 * width] to [rows * row_outputs]."""
         if self._direct:
             return _convert_directly(samples, self._num_rows, self._from, self._to)
         span = self._row_inputs + 2 * self._width
-        rows = samples.as_strided((self._num_rows, span), (self._row_inputs, 1), samples.storage_offset())
-        return (rows.contiguous() @ _filter_matrix(self._from, self._to, self._row_outputs)).flatten()
+        step = samples.strides[0]
+        row_step = self._row_inputs * step
+        shape = (self._num_rows // self._group, self._group, span)
+        rows = as_strided(samples, shape, (self._group * row_step, row_step, step))
+        # A product of overlapping rows would not go through the fast path.
+        filters = _filter_matrix(self._from, self._to, self._row_outputs)
+        made: np.ndarray = np.ascontiguousarray(rows) @ filters
+        return made.reshape(-1)
 
 
 def _half_width(from_rate: int, to_rate: int) -> int:
@@ -88,35 +100,38 @@ def _half_width(from_rate: int, to_rate: int) -> int:
     return math.ceil(_ZERO_CROSSINGS * from_rate / (min(from_rate, to_rate) * _ROLLOFF))
 
 
-def _weights(inputs: torch.Tensor, outputs: torch.Tensor, from_rate: int, to_rate: int) -> torch.Tensor:
+def _weights(inputs: np.ndarray, outputs: np.ndarray, from_rate: int, to_rate: int) -> np.ndarray:
     """float32 weight of the input sample at each index for the output sample at each index.
 
     inputs, outputs: int64, broadcast against each other, counted from a moment where both rates have a sample.
     """
     cutoff = min(from_rate, to_rate) * _ROLLOFF
     # The difference of the two times as one fraction of integers, which is exact.
-    distance = (inputs * to_rate - outputs * from_rate).double() * (cutoff / (from_rate * to_rate))
-    distance = distance.clamp(-_ZERO_CROSSINGS, _ZERO_CROSSINGS)
-    window = torch.cos(distance * (math.pi / (2 * _ZERO_CROSSINGS))) ** 2
-    return (torch.sinc(distance) * window * (cutoff / from_rate)).float()
+    distance = (inputs * to_rate - outputs * from_rate) * (cutoff / (from_rate * to_rate))
+    distance = distance.clip(-_ZERO_CROSSINGS, _ZERO_CROSSINGS)
+    window = np.cos(distance * (math.pi / (2 * _ZERO_CROSSINGS))) ** 2
+    weights: np.ndarray = np.sinc(distance) * window * (cutoff / from_rate)
+    return weights.astype(np.float32)
 
 
 @lru_cache(maxsize=8)
-def _filter_matrix(from_rate: int, to_rate: int, row_outputs: int) -> torch.Tensor:
+def _filter_matrix(from_rate: int, to_rate: int, row_outputs: int) -> np.ndarray:
     """float32 [row inputs + 2 * width, row_outputs]."""
     width = _half_width(from_rate, to_rate)
     row_inputs = row_outputs * from_rate // to_rate
-    inputs = torch.arange(-width, row_inputs + width)
-    return _weights(inputs[:, None], torch.arange(row_outputs), from_rate, to_rate).contiguous()
+    inputs = np.arange(-width, row_inputs + width)
+    return _weights(inputs[:, None], np.arange(row_outputs), from_rate, to_rate)
 
 
-def _convert_directly(samples: torch.Tensor, num_rows: int, from_rate: int, to_rate: int) -> torch.Tensor:
+def _convert_directly(samples: np.ndarray, num_rows: int, from_rate: int, to_rate: int) -> np.ndarray:
     width = _half_width(from_rate, to_rate)
-    taps = torch.arange(-width, width + 2)
+    taps = np.arange(-width, width + 2)
     pieces = []
-    for outputs in torch.arange(num_rows * to_rate).split(_DIRECT_OUTPUTS):
+    total = num_rows * to_rate
+    for begin in range(0, total, _DIRECT_OUTPUTS):
+        outputs = np.arange(begin, min(total, begin + _DIRECT_OUTPUTS))
         inputs = (outputs * from_rate // to_rate)[:, None] + taps
         # An index one past the end has weight 0.
-        values = samples[(inputs + width).clamp(max=samples.shape[0] - 1)]
-        pieces.append((values * _weights(inputs, outputs[:, None], from_rate, to_rate)).sum(dim=1))
-    return torch.cat(pieces)
+        values = samples[np.minimum(inputs + width, samples.shape[0] - 1)]
+        pieces.append((values * _weights(inputs, outputs[:, None], from_rate, to_rate)).sum(axis=1))
+    return np.concatenate(pieces)

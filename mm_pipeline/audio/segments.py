@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator
 
-import torch
+import numpy as np
 
 from mm_pipeline.audio.decode import AudioReport, AudioStream, decode_audio
 from mm_pipeline.audio.mel import LogMelStream
@@ -14,7 +14,7 @@ from mm_pipeline.container import MediaSource
 from mm_pipeline.limits import MediaLimits
 
 
-class MelSegments(Iterator[torch.Tensor]):
+class MelSegments(Iterator[np.ndarray]):
     """Iterates over float32 [segment_frames, n_mels], the last one shorter. `report` is complete after it.
 
     Joined they are exactly `log_mel` of the whole waveform. Close it, or use it in a with statement, when it is
@@ -26,7 +26,7 @@ class MelSegments(Iterator[torch.Tensor]):
         self._settings = settings
         self._segments = self._run()
 
-    def __next__(self) -> torch.Tensor:
+    def __next__(self) -> np.ndarray:
         return next(self._segments)
 
     def __enter__(self) -> MelSegments:
@@ -44,25 +44,25 @@ class MelSegments(Iterator[torch.Tensor]):
     def report(self) -> AudioReport:
         return self._audio.report
 
-    def _run(self) -> Generator[torch.Tensor, None, None]:
+    def _run(self) -> Generator[np.ndarray, None, None]:
         with self._audio:
             mel = LogMelStream(self._settings)
-            frames: list[torch.Tensor] = []
+            frames: list[np.ndarray] = []
             for samples in self._audio:
                 frames += mel.push(samples)
                 yield from self._cut(frames)
             frames += mel.finish()
             yield from self._cut(frames)
             if frames:
-                yield torch.cat(frames)
+                yield np.concatenate(frames)
 
-    def _cut(self, frames: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    def _cut(self, frames: list[np.ndarray]) -> Iterator[np.ndarray]:
         """Takes whole segments out of `frames`."""
         size = self._settings.segment_frames
         while sum(block.shape[0] for block in frames) >= size:
-            joined = torch.cat(frames)
+            joined = np.concatenate(frames)
             frames[:] = [joined[size:]] if joined.shape[0] > size else []
-            yield joined[:size].clone()
+            yield joined[:size].copy()
 
 
 def mel_segments(

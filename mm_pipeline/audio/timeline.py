@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import torch
+import numpy as np
 
 # Deviations up to this, in seconds, are rounding and jitter of timestamps. Just under half an AAC frame.
 JITTER_S = 0.010
@@ -31,13 +31,13 @@ class Piece:
     where it has no timestamp.
     """
 
-    samples: torch.Tensor
+    samples: np.ndarray
     rate: int
     time_s: float | None
 
     @property
     def duration_s(self) -> float:
-        return self.samples.shape[0] / self.rate
+        return len(self.samples) / self.rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Timeline:
         """The next piece comes after sound that was left out on purpose: its gap is real and no damage."""
         self._expects_gap = True
 
-    def add(self, piece: Piece) -> Iterator[tuple[int, torch.Tensor]]:
+    def add(self, piece: Piece) -> Iterator[tuple[int, np.ndarray]]:
         """What can be said after this piece; a piece with a deviating timestamp waits for those after it."""
         if self._offset_s is None:
             yield from self._first(piece)
@@ -101,11 +101,11 @@ class Timeline:
         if piece.duration_s >= _CONFIRM_S:
             yield from self._confirm()
 
-    def finish(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def finish(self) -> Iterator[tuple[int, np.ndarray]]:
         """What was still held back: at the end of a file there is nothing to confirm a timestamp."""
         yield from self._release()
 
-    def _first(self, piece: Piece) -> Iterator[tuple[int, torch.Tensor]]:
+    def _first(self, piece: Piece) -> Iterator[tuple[int, np.ndarray]]:
         origin = self.clock.origin_s
         if origin is None or piece.time_s is None:
             self._offset_s = -(piece.time_s or 0.0)
@@ -126,12 +126,12 @@ class Timeline:
         assert self._offset_s is not None
         return piece.time_s + self._offset_s - float(self.position)
 
-    def _release(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def _release(self) -> Iterator[tuple[int, np.ndarray]]:
         held, self._held = self._held, []
         for piece in held:
             yield self._emit(piece.rate, piece.samples)
 
-    def _confirm(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def _confirm(self) -> Iterator[tuple[int, np.ndarray]]:
         held, self._held = self._held, []
         deviation = self._deviation(held[0])
         if deviation > 0:
@@ -141,7 +141,7 @@ class Timeline:
         else:
             yield from self._restart(deviation, held)
 
-    def _move(self, gap_s: float, pieces: list[Piece]) -> Iterator[tuple[int, torch.Tensor]]:
+    def _move(self, gap_s: float, pieces: list[Piece]) -> Iterator[tuple[int, np.ndarray]]:
         if not self._expects_gap and not self._is_plausible(gap_s, pieces):
             yield from self._restart(gap_s, pieces)
             return
@@ -151,7 +151,7 @@ class Timeline:
         self._expects_gap = False
         while missing > 0:
             count = min(missing, _SILENCE_SAMPLES)
-            yield self._emit(rate, torch.zeros(count))
+            yield self._emit(rate, np.zeros(count, np.float32))
             missing -= count
         for piece in pieces:
             yield self._emit(piece.rate, piece.samples)
@@ -165,7 +165,7 @@ class Timeline:
             return gap_s <= _MAX_UNKNOWN_GAP_S
         return time_s <= self.clock.end_s + 1.0
 
-    def _drop_then(self, overlap_s: float, pieces: list[Piece]) -> Iterator[tuple[int, torch.Tensor]]:
+    def _drop_then(self, overlap_s: float, pieces: list[Piece]) -> Iterator[tuple[int, np.ndarray]]:
         self.dropped_s += overlap_s
         for piece in pieces:
             surplus = min(round(overlap_s * piece.rate), piece.samples.shape[0])
@@ -173,13 +173,13 @@ class Timeline:
             if surplus < piece.samples.shape[0]:
                 yield self._emit(piece.rate, piece.samples[surplus:])
 
-    def _restart(self, deviation: float, pieces: list[Piece]) -> Iterator[tuple[int, torch.Tensor]]:
+    def _restart(self, deviation: float, pieces: list[Piece]) -> Iterator[tuple[int, np.ndarray]]:
         assert self._offset_s is not None
         self._offset_s -= deviation
         for piece in pieces:
             yield self._emit(piece.rate, piece.samples)
 
-    def _emit(self, rate: int, samples: torch.Tensor) -> tuple[int, torch.Tensor]:
+    def _emit(self, rate: int, samples: np.ndarray) -> tuple[int, np.ndarray]:
         if rate != self._run_rate:
             self._run_start, self._run_rate, self._run_count = self.position, rate, 0
         self._run_count += samples.shape[0]

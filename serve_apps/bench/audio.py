@@ -62,7 +62,7 @@ class _Runs:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Prints two tables. `ratio_peer`: the best peer's median time over ours; None without --peers. `peak_rss_mb`
-    is the whole process's, `import_rss_mb` what it had after importing torch and PyAV.
+    is the whole process's, `import_rss_mb` what it had after its imports.
 
     Raises ValueError for impossible numbers, and when a peer's frames are other frames.
     """

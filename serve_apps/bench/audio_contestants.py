@@ -1,6 +1,7 @@
 """What `bench audio` runs in processes of their own: a file to log-mel frames, once, each in its own way.
 
-Every function returns (number of frames, mean of the log-mel values).
+Every function returns (number of frames, mean of the log-mel values). A contestant's libraries are imported before
+its time starts, and no others, since memory counts too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 
 import av
 import numpy as np
-import torch
 
 from mm_pipeline.audio import AudioSettings, mel_segments
 from mm_pipeline.limits import MediaLimits
 
 OURS = "ours"
+_TORCHAUDIO, _TORCHCODEC = "torchaudio.transforms", "torchcodec.decoders"
 _RATE = 24_000
 _LOOP_S = 60
 _SOUND_RATE = 44_100
@@ -39,14 +40,14 @@ def ours(path: Path) -> tuple[int, float]:
 
 def torchcodec_torchaudio(path: Path) -> tuple[int, float]:
     """Load all, mix, resample, transform: as the documentation of both libraries shows it."""
-    samples = _torchcodec().AudioDecoder(str(path)).get_all_samples()
+    samples = _load(_TORCHCODEC).AudioDecoder(str(path)).get_all_samples()
     mono = samples.data.mean(dim=0)
-    return _transform(_torchaudio().Resample(samples.sample_rate, _RATE)(mono))
+    return _transform(_load(_TORCHAUDIO).Resample(samples.sample_rate, _RATE)(mono))
 
 
 def torchcodec_resampling(path: Path) -> tuple[int, float]:
     """The decoder mixes and resamples too."""
-    decoder = _torchcodec().AudioDecoder(str(path), sample_rate=_RATE, num_channels=1)
+    decoder = _load(_TORCHCODEC).AudioDecoder(str(path), sample_rate=_RATE, num_channels=1)
     # Its mix of two channels is 1.41 times as loud as their mean.
     return _transform(decoder.get_all_samples().data[0] * 0.5**0.5)
 
@@ -55,13 +56,13 @@ def pyav_torchaudio(path: Path) -> tuple[int, float]:
     with av.open(str(path)) as container:
         stream = container.streams.audio[0]
         blocks = [frame.to_ndarray() for frame in container.decode(stream)]
-        mono = torch.from_numpy(np.concatenate(blocks, axis=1)).mean(dim=0)
-        return _transform(_torchaudio().Resample(stream.sample_rate, _RATE)(mono))
+        mono = _load("torch").from_numpy(np.concatenate(blocks, axis=1)).mean(dim=0)
+        return _transform(_load(_TORCHAUDIO).Resample(stream.sample_rate, _RATE)(mono))
 
 
 def pyav_librosa(path: Path) -> tuple[int, float]:
     """librosa has no AAC decoder of its own."""
-    librosa: Any = importlib.import_module("librosa")
+    librosa = _load("librosa")
     with av.open(str(path)) as container:
         stream = container.streams.audio[0]
         blocks = [frame.to_ndarray() for frame in container.decode(stream)]
@@ -79,6 +80,12 @@ PEERS: dict[str, Callable[[Path], tuple[int, float]]] = {
     "torchcodec resampling + torchaudio": torchcodec_resampling,
     "PyAV + torchaudio": pyav_torchaudio,
     "PyAV + librosa": pyav_librosa,
+}
+_LIBRARIES: dict[str, tuple[str, ...]] = {
+    "torchcodec + torchaudio": (_TORCHCODEC, _TORCHAUDIO),
+    "torchcodec resampling + torchaudio": (_TORCHCODEC, _TORCHAUDIO),
+    "PyAV + torchaudio": (_TORCHAUDIO,),
+    "PyAV + librosa": ("librosa",),
 }
 
 
@@ -107,16 +114,12 @@ def make_sound(path: Path, minutes: int) -> None:
             output.mux(copy)
 
 
-def _torchaudio() -> Any:
-    return importlib.import_module("torchaudio.transforms")
+def _load(library: str) -> Any:
+    return importlib.import_module(library)
 
 
-def _torchcodec() -> Any:
-    return importlib.import_module("torchcodec.decoders")
-
-
-def _transform(waveform: torch.Tensor) -> tuple[int, float]:
-    mel = _torchaudio().MelSpectrogram(_RATE, n_fft=960, hop_length=240, n_mels=128, power=1.0)
+def _transform(waveform: Any) -> tuple[int, float]:
+    mel = _load(_TORCHAUDIO).MelSpectrogram(_RATE, n_fft=960, hop_length=240, n_mels=128, power=1.0)
     logs = mel(waveform).clamp(min=1e-7).log()
     return logs.shape[1], float(logs.mean())
 
@@ -136,6 +139,8 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     args = parser.parse_args()
     contestant = ours if args.contestant == OURS else PEERS[args.contestant]
+    for library in _LIBRARIES.get(args.contestant, ()):
+        _load(library)
     import_rss_mb = _peak_rss_mb()
     started = time.perf_counter()
     frames, mean = contestant(args.path)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mm_pipeline.audio import decode_audio
 from mm_pipeline.errors import MediaError, UnsupportedMediaError
@@ -44,9 +43,9 @@ def test_cut_video(container, tenths):
 @pytest.mark.parametrize("tenths", range(1, 10))
 @pytest.mark.parametrize("container", sorted(damage.CONTAINERS))
 def test_cut_sound(container, tenths):
-    whole = torch.cat(list(decode_audio(damage.small_movie(container), sample_rate=RATE))).numpy()
+    whole = np.concatenate(list(decode_audio(damage.small_movie(container), sample_rate=RATE)))
     try:
-        part = torch.cat(
+        part = np.concatenate(
             list(decode_audio(damage.cut(damage.small_movie(container), tenths), sample_rate=RATE))
         )
     except UnsupportedMediaError:
@@ -55,7 +54,7 @@ def test_cut_sound(container, tenths):
     assert part.shape[0] / RATE >= 0.2 * tenths - 0.6
     # The last packet may be cut, and the resampler looks a little ahead.
     sure = max(0, min(part.shape[0], len(whole)) - RATE // 10)
-    assert np.abs(part.numpy()[:sure] - whole[:sure]).max(initial=0.0) < 1e-3
+    assert np.abs(part[:sure] - whole[:sure]).max(initial=0.0) < 1e-3
 
 
 def test_scratched_packets_cost_their_group_only():

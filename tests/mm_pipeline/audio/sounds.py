@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import av
 import numpy as np
-import torch
 
 from mm_pipeline.audio import decode_audio
 
@@ -47,14 +46,14 @@ def plain_decode(data):
     with av.open(io.BytesIO(data)) as container:
         resampler = av.AudioResampler(format="fltp")
         frames = [converted for frame in container.decode(audio=0) for converted in resampler.resample(frame)]
-        return torch.from_numpy(np.concatenate([frame.to_ndarray() for frame in frames], axis=1))
+        return np.concatenate([frame.to_ndarray() for frame in frames], axis=1)
 
 
 def decode(data, sample_rate=24_000, **options):
     """(waveform, report)."""
     with decode_audio(data, sample_rate=sample_rate, **options) as stream:
         blocks = list(stream)
-        return torch.cat(blocks), stream.report
+        return np.concatenate(blocks), stream.report
 
 
 def remux(data, container, change):

@@ -49,18 +49,18 @@ def encoded(name, seconds=4.0, rate=48_000, channels=2):
 @pytest.mark.parametrize("name", CODECS)
 def test_chunks_are_what_one_decoder_gives(name, short_chunks):
     data = encoded(name)
-    oracle = plain_decode(data).mean(dim=0)
+    oracle = plain_decode(data).mean(axis=0)
     one, report = decode(data, 48_000, num_threads=1)
     many, _ = decode(data, 48_000, num_threads=3)
-    assert torch.equal(one, many)
+    assert np.array_equal(one, many)
     assert report.notes == ()
     assert abs(len(one) - len(oracle)) <= (1024 if name in ("alac", "aac") else 0)
-    assert (one - oracle[: len(one)]).abs().max() <= CODECS[name][3] + 1e-7
+    assert np.abs(one - oracle[: len(one)]).max() <= CODECS[name][3] + 1e-7
 
 
 def test_noise_substitution_does_not_depend_on_the_threads(short_chunks):
     data = encode(chirp(4.0, 44_100), 44_100, codec="aac", container="mp4", bit_rate=48_000)
-    assert torch.equal(decode(data, num_threads=1)[0], decode(data, num_threads=3)[0])
+    assert np.array_equal(decode(data, num_threads=1)[0], decode(data, num_threads=3)[0])
 
 
 @pytest.mark.parametrize("rate", [22_050, 44_100, 48_000])
@@ -69,21 +69,21 @@ def test_resampled_as_torchaudio_does(rate):
     data = encode(samples, rate, codec="pcm_f32le")
     oracle = torchaudio.functional.resample(torch.from_numpy(samples).double().mean(0), rate, 24_000)
     made, _ = decode(data)
-    torch.testing.assert_close(made, oracle.float(), atol=2e-6, rtol=0)
+    np.testing.assert_allclose(made, oracle.float().numpy(), atol=2e-6, rtol=0)
 
 
 def test_bytes_and_files_are_alike(tmp_path):
     data = encoded("flac", seconds=1.0)
     path = tmp_path / "sound.flac"
     path.write_bytes(data)
-    assert torch.equal(decode(data)[0], decode(Path(path))[0])
+    assert np.array_equal(decode(data)[0], decode(Path(path))[0])
 
 
 @pytest.mark.parametrize("codec", ["pcm_u8", "pcm_s16le", "pcm_s32le", "pcm_f64le"])
 def test_sample_formats(codec):
     samples = chirp(0.5, 24_000)
     made, _ = decode(encode(samples, 24_000, codec=codec))
-    assert (made - torch.from_numpy(samples[0])).abs().max() <= (1 / 128 if codec == "pcm_u8" else 1e-4)
+    assert np.abs(made - samples[0]).max() <= (1 / 128 if codec == "pcm_u8" else 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_downmix_is_ffmpegs_normalised_one(layout):
         except (av.error.EOFError, av.error.BlockingIOError):
             break
     made, _ = decode(data, 48_000)
-    np.testing.assert_allclose(made.numpy(), np.concatenate(mixed), atol=1e-5)
+    np.testing.assert_allclose(made, np.concatenate(mixed), atol=1e-5)
 
 
 def test_eight_planes():
@@ -118,8 +118,8 @@ def test_eight_planes():
     samples[2] = chirp(0.5, 48_000)[0]
     data = encode(samples, 48_000, codec="aac", container="mp4", layout="7.1", bit_rate=512_000)
     made, _ = decode(data, 48_000)
-    mixed = torch.from_numpy(samples[2]) / (1 + 2 * 0.5**0.5 + 4 * 0.5)
-    assert (made[:20_000] - mixed[:20_000]).abs().max() < 0.02
+    mixed = samples[2] / (1 + 2 * 0.5**0.5 + 4 * 0.5)
+    assert np.abs(made[:20_000] - mixed[:20_000]).max() < 0.02
 
 
 def test_no_numbers_become_silence():
@@ -142,7 +142,7 @@ def test_a_part_is_a_part_of_the_whole(name, start_s, end_s, short_chunks):
     part, report = decode(data, start_s=start_s, end_s=end_s)
     end = len(whole) if end_s is None else min(len(whole), round(end_s * 24_000))
     # The last bits depend on where the resampler's rows begin.
-    torch.testing.assert_close(part, whole[round(start_s * 24_000) : end], atol=1e-6, rtol=0)
+    np.testing.assert_allclose(part, whole[round(start_s * 24_000) : end], atol=1e-6, rtol=0)
     assert report.filled_s == 0
 
 
@@ -178,13 +178,13 @@ def test_a_damaged_packet_costs_its_samples():
         return payload, packet.pts
 
     made, report = decode(remux(clean, "matroska", flip), 48_000)
-    wanted = torch.from_numpy(samples[0])
+    wanted = samples[0]
     assert len(made) == len(wanted)
     assert report.damaged_packets == 3
     assert "3 damaged audio packets" in report.notes[0]
-    differs = (made - wanted).abs() > 1e-3
+    differs = np.abs(made - wanted) > 1e-3
     frame = 4608
-    allowed = torch.zeros_like(differs)
+    allowed = np.zeros_like(differs)
     allowed[10 * frame : 12 * frame] = True
     allowed[20 * frame : 21 * frame] = True
     assert differs.any()
@@ -195,12 +195,12 @@ def test_missing_packets_leave_silence():
     clean = encode(chirp(3.0, 48_000), 48_000, codec="flac", container="flac")
     lacking = remux(clean, "matroska", lambda i, p: None if 5 <= i < 12 else (bytes(p), p.pts))
     made, report = decode(lacking, 48_000)
-    wanted = torch.from_numpy(chirp(3.0, 48_000)[0])
+    wanted = chirp(3.0, 48_000)[0]
     assert len(made) == len(wanted)
     begin, end = 5 * 4608, 12 * 4608
     # Matroska keeps milliseconds.
     assert not made[begin + 48 : end - 48].any()
-    assert (made[:begin] - wanted[:begin]).abs().max() < 1e-4
+    assert np.abs(made[:begin] - wanted[:begin]).max() < 1e-4
     assert report.filled_s == pytest.approx((end - begin) / 48_000, abs=0.001)
 
 
@@ -208,7 +208,7 @@ def test_one_wrong_timestamp_moves_nothing():
     clean = encode(chirp(3.0, 48_000), 48_000, codec="flac", container="flac")
     wrong = remux(clean, "matroska", lambda i, p: (bytes(p), p.pts - 3000 if i == 10 else p.pts))
     made, report = decode(wrong, 48_000)
-    torch.testing.assert_close(made, decode(clean, 48_000)[0])
+    np.testing.assert_array_equal(made, decode(clean, 48_000)[0])
     assert report.filled_s == report.dropped_s == 0
 
 
@@ -223,7 +223,7 @@ def test_cut_anywhere_it_is_a_beginning_or_an_error(name):
             continue
         assert 0 < len(made) <= len(whole) + 1200
         safe = max(0, len(made) - 3000)
-        assert torch.allclose(made[:safe], whole[:safe], atol=1e-3)
+        assert np.allclose(made[:safe], whole[:safe], atol=1e-3)
 
 
 def test_another_rate_in_the_middle_loses_nothing():
@@ -236,9 +236,9 @@ def test_another_rate_in_the_middle_loses_nothing():
     # Nothing tells the second file's delay here, so that its header frame and its delay are heard as silence.
     surplus = (1152 + 1105) / 22_050 * 24_000
     assert len(both) == pytest.approx(len(first) + len(second) + surplus, abs=2)
-    assert (both[:47_000] - first[:47_000]).abs().max() < 1e-3
-    needle = second[12_000:36_000].numpy()
-    haystack = both[len(first) + 11_000 : len(first) + 39_000].numpy()
+    assert np.abs(both[:47_000] - first[:47_000]).max() < 1e-3
+    needle = second[12_000:36_000]
+    haystack = both[len(first) + 11_000 : len(first) + 39_000]
     assert np.correlate(haystack, needle).max() > 0.98 * float(needle @ needle)
 
 
@@ -266,10 +266,10 @@ def test_origin_moves_time_zero():
     whole, _ = decode(data)
     late, report = decode(data, origin_s=-0.5)
     assert not late[:11_900].any()
-    torch.testing.assert_close(late[12_050:], whole[50:], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(late[12_050:], whole[50:], atol=1e-5, rtol=0)
     assert report.notes == ()
     early, _ = decode(data, origin_s=0.5)
-    torch.testing.assert_close(early[50:], whole[12_050:], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(early[50:], whole[12_050:], atol=1e-5, rtol=0)
 
 
 def test_segments_are_the_mel_of_the_whole(short_chunks):
@@ -278,7 +278,7 @@ def test_segments_are_the_mel_of_the_whole(short_chunks):
     with mel_segments(data, settings, MediaLimits(), num_threads=2) as stream:
         segments = list(stream)
     assert [len(segment) for segment in segments[:-1]] == [130] * (len(segments) - 1)
-    assert torch.equal(torch.cat(segments), log_mel(decode(data)[0], settings))
+    assert np.array_equal(np.concatenate(segments), log_mel(decode(data)[0], settings))
 
 
 def test_a_sound_over_the_limit_is_refused():
