@@ -75,15 +75,18 @@ def pyav_librosa(path: Path) -> tuple[int, float]:
     return logs.shape[1], float(logs.mean())
 
 
+TUNED = "torchcodec resampling + torchaudio"
+"""What few people write; the others are the straightforward ways."""
+
 PEERS: dict[str, Callable[[Path], tuple[int, float]]] = {
     "torchcodec + torchaudio": torchcodec_torchaudio,
-    "torchcodec resampling + torchaudio": torchcodec_resampling,
+    TUNED: torchcodec_resampling,
     "PyAV + torchaudio": pyav_torchaudio,
     "PyAV + librosa": pyav_librosa,
 }
 _LIBRARIES: dict[str, tuple[str, ...]] = {
     "torchcodec + torchaudio": (_TORCHCODEC, _TORCHAUDIO),
-    "torchcodec resampling + torchaudio": (_TORCHCODEC, _TORCHAUDIO),
+    TUNED: (_TORCHCODEC, _TORCHAUDIO),
     "PyAV + torchaudio": (_TORCHAUDIO,),
     "PyAV + librosa": ("librosa",),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from serve_apps.bench import audio
 
-KEYS = {"ratio_peer", "peer", "peak_rss_mb", "import_rss_mb", "ours_s", "peers_s", "growth"}
+KEYS = {"ratio_peer", "ratio_tuned", "peer", "peak_rss_mb", "import_rss_mb", "ours_s", "peers_s", "growth"}
 
 
 def run(folder, *arguments):

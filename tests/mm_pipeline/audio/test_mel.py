@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mm_pipeline.audio import AudioSettings, LogMelStream, audio_tokens, log_mel, num_mel_frames
 from mm_pipeline.audio.mel import BLOCK_FRAMES, mel_filters
+from mm_pipeline.audio.reference import log_mel_reference, mel_filters_reference
 from mm_pipeline.audio.resample import Resampler
 from tests.golden import load_golden
 
@@ -36,6 +37,21 @@ def noise(num_samples, seed=0):
 def logs(mel):
     """torchaudio's magnitudes to frames like ours."""
     return mel.clamp(min=1e-7).log().T.numpy()
+
+
+def test_the_reference_is_golden_to_its_rounding(golden):
+    filters = mel_filters_reference(SETTINGS).numpy()
+    np.testing.assert_allclose(filters, golden["mel.filterbank"], atol=1e-6, rtol=0)
+    for waveform, wanted in (("mel.waveform", "mel.log_mel"), ("mel48.resampled_mono", "mel48.log_mel")):
+        made = log_mel_reference(torch.from_numpy(golden[waveform]), SETTINGS).numpy()
+        np.testing.assert_allclose(made, golden[wanted], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("num_samples", [2400, 24_000, BLOCK + 777])
+def test_log_mel_is_the_references(num_samples):
+    waveform = noise(num_samples, seed=1)
+    wanted = log_mel_reference(torch.from_numpy(waveform), SETTINGS).numpy()
+    np.testing.assert_allclose(log_mel(waveform, SETTINGS), wanted, atol=1e-4, rtol=0)
 
 
 def test_log_mel_is_the_golden_one(golden):
