@@ -7,20 +7,15 @@ its own; medians count. All have to make the same number of frames with the same
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import av
-
 from serve_apps.bench import format_table
 from serve_apps.bench.audio_contestants import OURS, PEERS, TUNED, make_sound
+from serve_apps.bench.process import ContestantError, run_contestant
 
 # Frames by which resamplers may differ at the end, and the mean of ln(mel) by their filters.
 _MAX_FRAMES_APART = 8
@@ -149,30 +144,12 @@ def _sound(folder: Path, minutes: int) -> Path:
     return path
 
 
-def _ffmpeg_libraries(folder: Path) -> str:
-    """A library path on which torchcodec finds an FFmpeg: PyAV's, under the names that it looks for."""
-    bundled = Path(av.__file__).parent.parent / "av.libs"
-    for library in bundled.glob("lib[as][vw]*.so.*"):
-        # libavcodec-5e6b81c2.so.62.28.102 is wanted as libavcodec.so.62.
-        stem, _, version = library.name.partition(".so.")
-        (folder / f"{stem.split('-')[0]}.so.{version.split('.')[0]}").symlink_to(library)
-    return os.pathsep.join([*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), str(folder), str(bundled)])
-
-
 def _run_once(name: str, path: Path, runs: _Runs) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "serve_apps.bench.audio_contestants", name, str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"LD_LIBRARY_PATH": _ffmpeg_libraries(Path(folder))},
-        )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        runs.problem = lines[-1] if lines else f"exit status {done.returncode}"
+    try:
+        result = run_contestant("serve_apps.bench.audio_contestants", name, str(path))
+    except ContestantError as error:
+        runs.problem = str(error)
         return
-    result = json.loads(done.stdout.splitlines()[-1])
     runs.seconds.append(result["seconds"])
     runs.peak_rss_mb = max(runs.peak_rss_mb, result["peak_rss_mb"])
     runs.import_rss_mb = result["import_rss_mb"]

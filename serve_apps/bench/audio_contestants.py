@@ -20,6 +20,7 @@ import numpy as np
 
 from mm_pipeline.audio import AudioSettings, mel_segments
 from mm_pipeline.limits import MediaLimits
+from serve_apps.bench.process import peak_rss_mb
 
 OURS = "ours"
 _TORCHAUDIO, _TORCHCODEC = "torchaudio.transforms", "torchcodec.decoders"
@@ -127,14 +128,6 @@ def _transform(waveform: Any) -> tuple[int, float]:
     return logs.shape[1], float(logs.mean())
 
 
-def _peak_rss_mb() -> float:
-    """Of this process alone; getrusage would count the one that started it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("/proc/self/status tells no VmHWM; this benchmark needs Linux")
-
-
 def main() -> None:
     """Runs one contestant and prints one JSON line: seconds, peak_rss_mb, import_rss_mb, frames, mean."""
     parser = argparse.ArgumentParser()
@@ -144,14 +137,14 @@ def main() -> None:
     contestant = ours if args.contestant == OURS else PEERS[args.contestant]
     for library in _LIBRARIES.get(args.contestant, ()):
         _load(library)
-    import_rss_mb = _peak_rss_mb()
+    import_rss_mb = peak_rss_mb()
     started = time.perf_counter()
     frames, mean = contestant(args.path)
     print(
         json.dumps(
             {
                 "seconds": time.perf_counter() - started,
-                "peak_rss_mb": _peak_rss_mb(),
+                "peak_rss_mb": peak_rss_mb(),
                 "import_rss_mb": import_rss_mb,
                 "frames": frames,
                 "mean": mean,

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_apps.bench import format_table
+from serve_apps.bench.process import ContestantError, run_contestant
 from serve_apps.bench.video_clips import CLIPS, FPS, make_clip
 
 # What smart resize makes of 1280 x 720 under that area.
@@ -160,17 +159,11 @@ def _run_once(name: str, job: dict[str, Any], runs: _Runs) -> None:
     if name == _FFMPEG:
         _run_ffmpeg(job["path"], runs)
         return
-    command = [sys.executable, "-m", "serve_apps.bench.video_contestants", name, json.dumps(job)]
-    with tempfile.TemporaryDirectory() as folder:
-        environment = dict(os.environ)
-        if name.startswith("torchcodec"):
-            environment["LD_LIBRARY_PATH"] = _ffmpeg_libraries(Path(folder))
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        runs.problem = lines[-1]
+    try:
+        result = run_contestant("serve_apps.bench.video_contestants", name, json.dumps(job))
+    except ContestantError as error:
+        runs.problem = str(error)
         return
-    result = json.loads(done.stdout.splitlines()[-1])
     runs.seconds.append(result["seconds"])
     runs.peak_rss_mb = max(runs.peak_rss_mb, result["peak_rss_mb"])
     runs.frames, runs.digests = result["frames"], result["digests"]
@@ -185,17 +178,3 @@ def _run_ffmpeg(path: str, runs: _Runs) -> None:
     started = time.perf_counter()
     subprocess.run(command, check=True)
     runs.seconds.append(time.perf_counter() - started)
-
-
-def _ffmpeg_libraries(folder: Path) -> str:
-    """A library path on which torchcodec finds an FFmpeg: the system's, then the one that PyAV brings along."""
-    import av
-
-    bundled = Path(av.__file__).parent.parent / "av.libs"
-    for library in bundled.glob("lib*.so.*"):
-        # libavcodec-5e6b81c2.so.62.28.102 is wanted as libavcodec.so.62.
-        stem, _, version = library.name.partition(".so.")
-        link = folder / f"{stem.split('-')[0]}.so.{version.split('.')[0]}"
-        if not link.exists():
-            link.symlink_to(library)
-    return os.pathsep.join([*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), str(folder), str(bundled)])

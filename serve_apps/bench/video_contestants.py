@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import resource
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from serve_apps.bench.process import peak_rss_mb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,12 +195,11 @@ def main() -> None:
     started = time.perf_counter()
     work()
     seconds = time.perf_counter() - started - outcome.excluded_s
-    peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         json.dumps(
             {
                 "seconds": seconds,
-                "peak_rss_mb": peak_rss_mb,
+                "peak_rss_mb": peak_rss_mb(),
                 "frames": outcome.frames,
                 "digests": outcome.digests,
             }
