@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+_PACKAGES = {"cv2": "opencv-python-headless"}
 
 
 class ContestantError(Exception):
@@ -33,7 +36,10 @@ def run_contestant(module: str, name: str, argument: str) -> dict[str, Any]:
         )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise ContestantError(lines[-1])
+        missing = re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)'", lines[-1])
+        raise ContestantError(
+            f"pip install {_PACKAGES.get(missing[1], missing[1])}" if missing else lines[-1]
+        )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
