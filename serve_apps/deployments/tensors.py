@@ -16,7 +16,6 @@ _CARRIERS = {
     torch.float32: torch.int32,
     torch.bfloat16: torch.int16,
     torch.float16: torch.int16,
-    torch.uint8: torch.uint8,
 }
 _DTYPES = {str(dtype): dtype for dtype in _CARRIERS}
 
@@ -30,7 +29,7 @@ class PackedTensor:
 
 
 def pack_tensor(tensor: torch.Tensor) -> PackedTensor:
-    """A tensor from any device. A contiguous CPU tensor is not copied: do not write to it afterwards.
+    """Any float tensor, from any device. A contiguous CPU tensor is not copied: do not write to it afterwards.
 
     Raises ValueError for a dtype that does not travel.
     """

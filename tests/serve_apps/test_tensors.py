@@ -21,11 +21,6 @@ def test_a_tensor_comes_back_bit_for_bit(dtype, shape):
     assert torch.equal(back, tensor)
 
 
-def test_bytes_travel_too():
-    frames = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4)
-    assert torch.equal(unpack_tensor(pack_tensor(frames)), frames)
-
-
 def test_packing_and_unpacking_share_memory_even_when_it_is_read_only():
     tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     packed = pack_tensor(tensor)
