@@ -30,8 +30,21 @@ MAX_ROW_S = 6.0
 MORSE_WPM = (8.0, 20.0)
 # Alone, dots and dashes are told apart by their length only: dots end at 0.11 s, dashes begin at 0.24 s.
 MIDDLE_WPM = (11.0, 15.0)
-MORSE_WORDS = tuple(
-    ["SOS", "CQ", "OK", "HI", "HELLO", "TEST", "NAME", "YES", "NO", "73", "88", "QTH", "QSL", "OVER", "QRZ"]
+MORSE_WORDS = (
+    "SOS",
+    "CQ",
+    "OK",
+    "HI",
+    "HELLO",
+    "TEST",
+    "NAME",
+    "YES",
+    "NO",
+    "73",
+    "88",
+    "QTH",
+    "QSL",
+    "OVER",
 )
 
 

@@ -254,7 +254,7 @@ def _through_line(
     if telephone and _chance(rng, 0.4):
         return _mu_law(samples)
     if _chance(rng, 0.6):
-        samples = np.round(samples * np.float32(32767)) / np.float32(32767)
+        samples = (np.round(samples * 32767) / 32767).astype(np.float32)
     return samples.astype(np.float32, copy=False)
 
 
