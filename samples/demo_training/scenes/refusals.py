@@ -10,9 +10,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from samples.demo_training.scenes import heard, pictures, questions, sounds
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound, Split, Turn
 from samples.demo_training.scenes.outside import TEMPLATES, About
 from samples.demo_training.scenes.outside_words import WORDS
+from samples.demo_training.scenes.tones import KEYS
 
 UNKNOWN = "I don't know that."
 NO_PICTURE = "There is no picture."
@@ -102,6 +104,8 @@ _ABOUT_MISSING: dict[Split, dict[_Missing, tuple[str, ...]]] = {
             "Which shapes are in the picture?",
             "What does the picture say?",
             "Is the {colour} {shape} above the {shape}?",
+            "Which letters do you see in the picture?",
+            "How many figures does this image show?",
         ),
         "no_sound": (
             "Which keys do you hear?",
@@ -110,6 +114,10 @@ _ABOUT_MISSING: dict[Split, dict[_Missing, tuple[str, ...]]] = {
             "Does the sound go up or down?",
             "What is in the sound?",
             "Which tone is louder?",
+            "Tell me the keys that were dialled.",
+            "What message is sent in Morse code?",
+            "Is the second beep louder?",
+            "Does it beep?",
         ),
         "no_video": (
             "Which colour is first in the video?",
@@ -118,6 +126,10 @@ _ABOUT_MISSING: dict[Split, dict[_Missing, tuple[str, ...]]] = {
             "What is in the video?",
             "At which second does the {colour} {shape} appear?",
             "Which colour comes second?",
+            "How often is the {shape} seen to blink?",
+            "Where does the {colour} {shape} move to?",
+            "Which shape appears first in the video?",
+            "When does the {colour} {shape} blink first?",
         ),
     },
 }
@@ -206,15 +218,28 @@ def refusal(rng: np.random.Generator, split: Split, task: str, about: About) -> 
         return Turn(question=_filled(rng, split, template), answer=UNKNOWN, task=task)
     missing = _missing(task)
     return Turn(
-        question=_filled(rng, split, pick(rng, _ABOUT_MISSING[split][missing])),
+        question=_about_missing(rng, split, missing),
         answer=_MISSING[missing],
         task=task,
     )
 
 
+def _about_missing(rng: np.random.Generator, split: Split, missing: _Missing) -> str:
+    """A question that needs what is missing: as often as not just as it is asked where it is there."""
+    if rng.random() < 0.5:
+        if missing == "no_picture":
+            name = pick(rng, pictures.TASKS)
+            exchange = questions.TASKS[name](rng, pictures.scene_for(rng, split, name))
+            if exchange:
+                return exchange[0][0]
+        if missing == "no_sound":
+            return pick(rng, pick(rng, tuple(heard.WORDINGS.values()))).format(key=pick(rng, tuple(KEYS)))
+    return _filled(rng, split, pick(rng, _ABOUT_MISSING[split][missing]))
+
+
 def scene_with(rng: np.random.Generator, split: Split, about: About, turns: int) -> Sample:
     """Media of this kind, with true questions about them."""
-    from samples.demo_training.scenes import clips, lettering, pictures, sounds
+    from samples.demo_training.scenes import clips, lettering
 
     if about == "picture":
         module = lettering if rng.random() < 0.3 else pictures
