@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -124,10 +124,35 @@ def figure(
     found = shade(rng, colour, split)
     while behind.contrast(found) < _MIN_CONTRAST:
         found = shade(rng, colour, split)
+    return _turned(rng, Shape(kind=kind, colour=colour, shade=found, x=x, y=y, size=size))
+
+
+def any_figure(
+    rng: np.random.Generator,
+    split: Split,
+    behind: Ground,
+    *,
+    taken: list[str],
+    x: float,
+    y: float,
+    size: float,
+) -> Shape | None:
+    """A shape of any kind in a colour that is not taken, or None where the colour drawn cannot be seen."""
+    colour = pick(rng, [name for name in COLOURS if name not in taken])
+    if not _can_contrast(colour, behind):
+        return None
+    found = shade(rng, colour, split)
+    if behind.contrast(found) < _MIN_CONTRAST:
+        return None
+    return _turned(rng, Shape(kind=pick(rng, SHAPES), colour=colour, shade=found, x=x, y=y, size=size))
+
+
+def _turned(rng: np.random.Generator, shape: Shape) -> Shape:
+    """Turned so little that it keeps its name."""
     turn = 0.0 if rng.random() < 0.5 else rng.uniform(-12, 12)
-    if kind in ("triangle", "star") and rng.random() < 0.25:
+    if shape.kind in ("triangle", "star") and rng.random() < 0.25:
         turn = rng.uniform(0, 360)
-    return Shape(kind=kind, colour=colour, shade=found, x=x, y=y, size=size, turn=turn)
+    return replace(shape, turn=turn)
 
 
 def _can_contrast(colour: str, behind: Ground) -> bool:

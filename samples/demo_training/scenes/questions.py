@@ -119,7 +119,7 @@ def kind(rng: np.random.Generator, scene: Scene) -> Exchange:
         "What is the {} thing?",
         "What is the {} shape?",
         "Which shape has the colour {}?",
-        "Which figure is {}?",
+        "Which of the shapes is {}?",
     )
     if rng.random() < _SHARE_ABSENT:
         absent = [name for name in COLOURS if name not in scene.colours]
@@ -155,7 +155,7 @@ def some_group(rng: np.random.Generator, scene: Scene) -> tuple[int, str]:
     by = pick(rng, ("all", "colour", "kind", "kind", "both"))
     absent = rng.random() < _SHARE_ABSENT or not scene.shapes
     if by == "all":
-        return len(scene.shapes), pick(rng, ("shapes", "shapes", "shapes", "figures"))
+        return len(scene.shapes), "shapes"
     if by == "colour":
         name = pick(rng, COLOURS if absent else scene.colours)
         return scene.colours.count(name), f"{name} shapes"
