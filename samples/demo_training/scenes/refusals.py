@@ -24,7 +24,7 @@ NO_VIDEO = "There is no video."
 TASKS = ("outside", "outside_with_media", "no_picture", "no_sound", "no_video")
 _WEIGHTS = (0.35, 0.35, 0.1, 0.1, 0.1)
 
-_Text = TypeVar("_Text", bound=str)
+_Choice = TypeVar("_Choice")
 _Missing = Literal["no_picture", "no_sound", "no_video"]
 _MISSING: dict[_Missing, str] = {"no_picture": NO_PICTURE, "no_sound": NO_SOUND, "no_video": NO_VIDEO}
 _ABOUT_MISSING: dict[Split, dict[_Missing, tuple[str, ...]]] = {
@@ -301,6 +301,6 @@ def _word(rng: np.random.Generator, split: Split, slot: str) -> str:
     return pick(rng, WORDS[split][slot])
 
 
-def pick(rng: np.random.Generator, choices: tuple[_Text, ...]) -> _Text:
+def pick(rng: np.random.Generator, choices: tuple[_Choice, ...]) -> _Choice:
     """One of the choices, each as likely as any other."""
     return choices[int(rng.integers(len(choices)))]
