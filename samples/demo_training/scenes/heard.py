@@ -232,7 +232,7 @@ def _questions(rng: np.random.Generator, heard: Heard, task: str) -> list[_Quest
     if task == "direction" and heard.direction:
         return [_Question(name="direction", answer=heard.direction)]
     if task == "count" and heard.kind in ("beeps", "silence"):
-        return [_Question(name="num_beeps", answer=str(heard.num_beeps))]
+        return [_Question(name="num_beeps", answer=f"{heard.num_beeps}.")]
     if task == "loudness" and heard.loud:
         return _pattern_questions(heard.loud, ("loud", "soft"), ("loudness", "louder", "num_loud"))
     if task == "pitch" and heard.high:
@@ -250,7 +250,7 @@ def _key_questions(rng: np.random.Generator, keys: str) -> list[_Question]:
     others = [key for key in KEYS if key not in keys]
     is_in = bool(rng.random() < 0.5)
     return [
-        _Question(name="num_keys", answer=str(len(keys))),
+        _Question(name="num_keys", answer=f"{len(keys)}."),
         _Question(name="first_key", answer=keys[0]),
         _Question(name="last_key", answer=keys[-1]),
         _Question(
@@ -268,8 +268,8 @@ def _pattern_questions(
     order, which, how_many = names
     answer = ", ".join(words[0] if mark else words[1] for mark in marked)
     questions = [
-        _Question(name=order, answer=answer),
-        _Question(name=how_many, answer=str(sum(marked))),
+        _Question(name=order, answer=f"{answer.capitalize()}."),
+        _Question(name=how_many, answer=f"{sum(marked)}."),
     ]
     if len(marked) == 2:
         questions.append(_Question(name=which, answer="The first." if marked[0] else "The second."))

@@ -60,11 +60,38 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
     return Sample(turns=turns_about(rng, heard, first, turns), media=(sound,))
 
 
-def dialled(rng: np.random.Generator, split: Split, keys: str, tape: Tape, *, within_s: float) -> None:
-    """Lays these keys on the tape in at most so many seconds, at a speed drawn for the split."""
+def dial(
+    rng: np.random.Generator, split: Split, tape: Tape, keys: str, sender: Voice, *, within_s: float
+) -> None:
+    """Lays these keys on the tape, at a speed drawn for the split at which they take at most `within_s`."""
     longest = within_s / (1.15 * (2 * len(keys) - 1))
-    tone_s, gap_s = (pick(rng, split, low, min(0.25, max(low + 0.01, longest))) for low in (0.07, 0.06))
-    tape.dial(keys, voice(rng, split), tone_s=tone_s, gap_s=gap_s)
+    tone_s, gap_s = (pick(rng, split, low, min(0.25, longest)) for low in (0.07, 0.06))
+    tape.dial(keys, sender, tone_s=tone_s, gap_s=gap_s)
+
+
+def beep(
+    rng: np.random.Generator,
+    split: Split,
+    tape: Tape,
+    beeps: Sequence[tuple[float, float]],
+    sender: Voice,
+    *,
+    within_s: float,
+    shortest_s: float = 0.08,
+) -> None:
+    """Lays beeps of (Hz, gain) on the tape, equally long, with gaps that differ a little."""
+    beep_s, gap_s = pick(rng, split, shortest_s, 0.4), pick(rng, split, 0.12, 0.5)
+    while len(beeps) * (beep_s + 1.2 * gap_s) > within_s:
+        beep_s, gap_s = pick(rng, split, shortest_s, 0.4), pick(rng, split, 0.12, 0.5)
+    for number, (hz, gain) in enumerate(beeps):
+        if number:
+            tape.rest(gap_s * float(rng.uniform(1, 1.2)))
+        tape.beep(sender, hz=hz, seconds=beep_s, gain=gain)
+
+
+def beep_hz(rng: np.random.Generator, split: Split) -> float:
+    """A pitch for beeps, inside the band of a telephone with its harmonics or without."""
+    return pick(rng, split, 340, 2500)
 
 
 def _scene(rng: np.random.Generator, split: Split, task: str) -> tuple[Heard, Sound]:
@@ -100,7 +127,7 @@ def _any(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
 
 def _dial(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
     keys = "".join(str(key) for key in rng.choice(list(KEYS), int(rng.integers(1, MAX_KEYS + 1))))
-    dialled(rng, split, keys, tape, within_s=6.0)
+    dial(rng, split, tape, keys, voice(rng, split), within_s=MAX_ROW_S)
     return Heard(kind="dtmf", text=keys)
 
 
@@ -137,7 +164,7 @@ def _sweep(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
 
 
 def _steady(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
-    tape.beep(voice(rng, split), hz=_beep_hz(rng, split), seconds=pick(rng, split, 0.6, 3.0))
+    tape.beep(voice(rng, split), hz=beep_hz(rng, split), seconds=pick(rng, split, 0.6, 3.0))
     return Heard(kind="steady", direction="It stays the same.")
 
 
@@ -146,8 +173,8 @@ def _beeps(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
     if rng.random() < 0.25:
         return _patterned_beeps(rng, split, tape, str(rng.choice(("loudness", "pitch"))))
     count = int(rng.integers(1, MAX_BEEPS + 1))
-    sender, hz = voice(rng, split, harmonics=True), _beep_hz(rng, split)
-    _row(rng, split, tape, sender, [(hz, 1.0)] * count)
+    sender, hz = voice(rng, split, harmonics=True), beep_hz(rng, split)
+    beep(rng, split, tape, [(hz, 1.0)] * count, sender, within_s=MAX_ROW_S)
     return Heard(kind="beeps", num_beeps=count)
 
 
@@ -157,36 +184,16 @@ def _patterned_beeps(rng: np.random.Generator, split: Split, tape: Tape, pattern
     marked = tuple(bool(bit) for bit in rng.integers(0, 2, count))
     while len(set(marked)) == 1:
         marked = tuple(bool(bit) for bit in rng.integers(0, 2, count))
-    hz = _beep_hz(rng, split)
+    hz = beep_hz(rng, split)
     if pattern == "loudness":
         sender = voice(rng, split, softest_db=-14, harmonics=True)
         soft = 10 ** (-pick(rng, split, 12, 17) / 20)
-        _row(rng, split, tape, sender, [(hz, 1.0 if loud else soft) for loud in marked], 0.15)
+        gains = [(hz, 1.0 if loud else soft) for loud in marked]
+        beep(rng, split, tape, gains, sender, within_s=MAX_ROW_S, shortest_s=0.15)
         return Heard(kind="beeps", num_beeps=count, loud=marked)
     sender = voice(rng, split, harmonics=True)
     ratio = pick(rng, split, 1.5, 2.6)
     low = TELEPHONE_HZ[0] * (2500 / ratio / TELEPHONE_HZ[0]) ** float(rng.random())
-    _row(rng, split, tape, sender, [(low * ratio if high else low, 1.0) for high in marked], 0.15)
+    pitches = [(low * ratio if high else low, 1.0) for high in marked]
+    beep(rng, split, tape, pitches, sender, within_s=MAX_ROW_S, shortest_s=0.15)
     return Heard(kind="beeps", num_beeps=count, high=marked)
-
-
-def _row(
-    rng: np.random.Generator,
-    split: Split,
-    tape: Tape,
-    sender: Voice,
-    beeps: Sequence[tuple[float, float]],
-    shortest_s: float = 0.08,
-) -> None:
-    """Beeps of (Hz, gain), equally long, with gaps that differ a little."""
-    beep_s, gap_s = pick(rng, split, shortest_s, 0.4), pick(rng, split, 0.12, 0.5)
-    while len(beeps) * (beep_s + 1.2 * gap_s) > MAX_ROW_S:
-        beep_s, gap_s = pick(rng, split, shortest_s, 0.4), pick(rng, split, 0.12, 0.5)
-    for number, (hz, gain) in enumerate(beeps):
-        if number:
-            tape.rest(gap_s * float(rng.uniform(1, 1.2)))
-        tape.beep(sender, hz=hz, seconds=beep_s, gain=gain)
-
-
-def _beep_hz(rng: np.random.Generator, split: Split) -> float:
-    return pick(rng, split, 340, 2500)
