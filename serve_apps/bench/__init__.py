@@ -11,6 +11,7 @@ from collections.abc import Sequence
 BENCHES = {
     "audio": "serve_apps.bench.audio",
     "decode": "serve_apps.bench.decode",
+    "demo": "serve_apps.bench.demo",
     "image": "serve_apps.bench.image",
     "video": "serve_apps.bench.video",
 }

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from samples.demo_training.scenes import heard, pictures, questions, sounds
+from samples.demo_training.scenes import clips, heard, lettering, pictures, questions, seen_wordings, sounds
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound, Split, Turn
 from samples.demo_training.scenes.outside import TEMPLATES, About
 from samples.demo_training.scenes.outside_words import WORDS
@@ -22,7 +22,7 @@ NO_SOUND = "There is no sound."
 NO_VIDEO = "There is no video."
 
 TASKS = ("outside", "outside_with_media", "no_picture", "no_sound", "no_video")
-_WEIGHTS = (0.35, 0.35, 0.1, 0.1, 0.1)
+_WEIGHTS = (0.43, 0.3, 0.09, 0.09, 0.09)
 
 _Choice = TypeVar("_Choice")
 _Missing = Literal["no_picture", "no_sound", "no_video"]
@@ -56,6 +56,10 @@ _ABOUT_MISSING: dict[Split, dict[_Missing, tuple[str, ...]]] = {
             "Which word is in the picture?",
             "Read the word in the picture.",
             "Read the picture.",
+            "What number is printed?",
+            "What word is printed?",
+            "Which word is written here?",
+            "What does the sign say?",
             "Which picture has more {shape}s?",
             "What differs between the two pictures?",
         ),
@@ -139,6 +143,24 @@ _OTHER_MEDIA: dict[_Missing, tuple[About, ...]] = {
     "no_sound": ("text", "picture"),
     "no_video": ("text", "picture", "sound"),
 }
+# Questions that no picture could answer, with what fills their gap.
+_OF_VIDEOS_ALONE = {
+    "colour_order": "",
+    "first_colour": "",
+    "last_colour": "",
+    "when_colour": "{colour}",
+    "when_shape": "{shape}",
+    "first_blink": "",
+    "last_blink": "",
+    "num_blinks": "",
+    "way": "",
+    "way_of": "{shape}",
+    "mover": "",
+    "does_move": "{shape}",
+    "shape_at": "{second}",
+    "shape_order": "",
+    "keys_while_shape": "the {shape} was {colour}",
+}
 # Made-up names teach that a word never heard of is no reason to guess.
 _MADE_UP_SHARE = 0.15
 _ONSETS = (
@@ -193,7 +215,7 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 1, task: str | N
 def medium_kind(rng: np.random.Generator, task: str) -> About:
     """What comes along with a question of this task."""
     if task == "outside":
-        return pick(rng, ("text", "text", "text", "picture", "sound", "video"))
+        return "text" if rng.random() < 0.7 else pick(rng, ("picture", "sound", "video"))
     if task == "outside_with_media":
         return pick(rng, ("picture", "picture", "sound", "video"))
     return pick(rng, _OTHER_MEDIA[_missing(task)])
@@ -233,18 +255,24 @@ def _about_missing(rng: np.random.Generator, split: Split, missing: _Missing) ->
             if exchange:
                 return exchange[0][0]
         if missing == "no_sound":
-            return pick(rng, pick(rng, tuple(heard.WORDINGS.values()))).format(key=pick(rng, tuple(KEYS)))
+            wording = pick(rng, pick(rng, tuple(heard.WORDINGS.values())))
+            return wording.format(key=pick(rng, tuple(KEYS)))
+        if missing == "no_video":
+            name = pick(rng, tuple(_OF_VIDEOS_ALONE))
+            filling = _filled(rng, split, _OF_VIDEOS_ALONE[name])
+            return pick(rng, seen_wordings.WORDINGS[name]).format(filling)
     return _filled(rng, split, pick(rng, _ABOUT_MISSING[split][missing]))
 
 
 def scene_with(rng: np.random.Generator, split: Split, about: About, turns: int) -> Sample:
     """Media of this kind, with true questions about them."""
-    from samples.demo_training.scenes import clips, lettering
-
-    if about == "picture":
-        module = lettering if rng.random() < 0.3 else pictures
-        return module.sample(rng, split, turns=turns)
-    return (sounds if about == "sound" else clips).sample(rng, split, turns=turns)
+    if about == "sound":
+        return sounds.sample(rng, split, turns=turns)
+    if about == "video":
+        return clips.sample(rng, split, turns=turns)
+    if rng.random() < 0.3:
+        return lettering.sample(rng, split, turns=turns)
+    return pictures.sample(rng, split, turns=turns)
 
 
 def kind_of(media: tuple[Medium, ...]) -> About:
@@ -291,6 +319,8 @@ def _filled(rng: np.random.Generator, split: Split, template: str) -> str:
 
 
 def _word(rng: np.random.Generator, split: Split, slot: str) -> str:
+    if slot == "second":
+        return str(int(rng.integers(1, 12)))
     if slot == "number":
         # From where the model's own sums and differences end.
         return str(int(rng.integers(41, 100 if rng.random() < 0.3 else 10_000)))
