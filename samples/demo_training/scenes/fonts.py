@@ -6,12 +6,15 @@ Those of "test" are of other families than those of "train". Only upright weight
 from __future__ import annotations
 
 import importlib.util
+import math
 from functools import lru_cache
 from pathlib import Path
 
 from PIL import ImageFont
 
 from samples.demo_training.scenes.base import Split
+
+_STEP = 1.05
 
 BUILT_IN = "Pillow"
 """Names the font that Pillow brings along."""
@@ -55,9 +58,16 @@ def faces(split: Split) -> tuple[str, ...]:
     return _FACES[split]
 
 
-@lru_cache(maxsize=512)
-def load(face: str, size: int) -> ImageFont.FreeTypeFont:
-    """Raises ModuleNotFoundError with the way to install it if the font's package is missing."""
+def load(face: str, size: float) -> ImageFont.FreeTypeFont:
+    """The face near this size in pixels, within 2.5%: opening a font for every size would take longer than drawing.
+
+    Raises ModuleNotFoundError with the way to install it if the font's package is missing.
+    """
+    return _open(face, round(_STEP ** round(math.log(size, _STEP))))
+
+
+@lru_cache(maxsize=2048)
+def _open(face: str, size: int) -> ImageFont.FreeTypeFont:
     if face == BUILT_IN:
         font = ImageFont.load_default(size)
         if not isinstance(font, ImageFont.FreeTypeFont):
@@ -68,6 +78,13 @@ def load(face: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(_path(face), size, layout_engine=ImageFont.Layout.BASIC)
 
 
+@lru_cache(maxsize=65536)
+def glyph(face: str, size: int, letter: str) -> tuple[float, tuple[float, float, float, float]]:
+    """How far it moves the pen, and the box of its ink about the pen's place on the baseline."""
+    font = _open(face, size)
+    return font.getlength(letter), font.getbbox(letter, anchor="ls")
+
+
 @lru_cache(maxsize=64)
 def cap_share(face: str) -> float:
     """Height of a capital as a share of the font's size."""
@@ -75,6 +92,7 @@ def cap_share(face: str) -> float:
     return (bottom - top) / 200
 
 
+@lru_cache(maxsize=64)
 def _path(face: str) -> Path:
     package, _, inside = face.partition("/")
     found = importlib.util.find_spec(package)

@@ -186,7 +186,9 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
         text, printed, is_word = _text(rng, split, task)
         behind = _ground(rng, split)
         num_shapes = int(rng.integers(1, 3)) if task == "beside" or rng.random() < 0.25 else 0
-        line = printing.set_line(rng, split, printed, behind, [], 0.6 if num_shapes else 1.0)
+        line = printing.set_line(rng, split, printed, behind, 0.6 if num_shapes else 1.0)
+        if not line:
+            continue
         shapes = _shapes_beside(rng, split, behind, line, num_shapes) if num_shapes else ()
         read = Print(text=text, colour=line.colour, is_number=text.isdigit(), is_word=is_word)
         scene = layouts.Scene(ground=behind, shapes=shapes)
@@ -194,13 +196,11 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
         if asked:
             break
     exchanges = [(*asked, task)]
-    for _ in range(4 * turns):
-        if len(exchanges) >= turns:
-            break
-        other = pick(rng, TASKS[:-1])
-        more = _ask(rng, read, scene, other)
+    others = [name for name in TASKS[:-1] if name != task]
+    for index in rng.permutation(len(others)):
+        more = _ask(rng, read, scene, others[index]) if len(exchanges) < turns else None
         if more and more[0] not in [question for question, _, _ in exchanges]:
-            exchanges.append((*more, other))
+            exchanges.append((*more, others[index]))
     canvas = layouts.backdrop(behind)
     for shape in shapes:
         paint(canvas, shape)
