@@ -104,7 +104,7 @@ def _moves(rng: np.random.Generator, split: Split, screen: Stage) -> tuple[Seen,
     kinds = _some(rng, SHAPES, 2)
     colours = _some(rng, screen.colours, 2)
     has_other = bool(rng.random() < 0.4)
-    size = spread(rng, 0.25, 0.34 if has_other else 0.45, split)
+    size = spread(rng, 0.28, 0.36 if has_other else 0.45, split)
     # Along its way from one end to the other, as shares; across it in a lane of its own.
     sideways = way in ("left", "right")
     ground = screen.ground
@@ -135,7 +135,7 @@ def _moves(rng: np.random.Generator, split: Split, screen: Stage) -> tuple[Seen,
         along, across = float(rng.uniform(0.25, 0.75)), 1 - lane
         x, y = (along, across) if sideways else (across, along)
         other = screen.shape(
-            rng, split, kind=kinds[1], colour=colours[1], x=x, y=y, size=spread(rng, 0.25, 0.34, split)
+            rng, split, kind=kinds[1], colour=colours[1], x=x, y=y, size=spread(rng, 0.28, 0.36, split)
         )
         takes.append(still(other, 0.0, float("inf")))
         entries.append(Entry(second=0, kind=other.kind, colour=other.colour))
@@ -173,6 +173,8 @@ def _appears(rng: np.random.Generator, split: Split, screen: Stage) -> tuple[See
     seconds = sorted(1 + int(second) for second in rng.permutation(num_seconds - 2)[:count])
     kinds, ground = _some(rng, SHAPES, count), screen.ground
     wide = ground.width >= ground.height
+    # Of a wide screen less is left when it is scaled down, and there is room.
+    roominess = min(1.3, max(ground.width, ground.height) / ground.side)
     takes, entries = [], []
     for place, second, kind in zip(rng.permutation(count), seconds, kinds, strict=True):
         along, across = (int(place) + 0.5) / count, float(rng.uniform(0.3, 0.7))
@@ -183,7 +185,7 @@ def _appears(rng: np.random.Generator, split: Split, screen: Stage) -> tuple[See
             colour=pick(rng, screen.colours),
             x=along if wide else across,
             y=across if wide else along,
-            size=spread(rng, 0.22, 0.27 if count == 3 else 0.36, split),
+            size=roominess * spread(rng, 0.24, 0.28 if count == 3 else 0.36, split),
         )
         takes.append(still(shape, _soon_after(rng, second), float("inf")))
         entries.append(Entry(second=second, kind=kind, colour=shape.colour))
@@ -229,7 +231,7 @@ def _single(rng: np.random.Generator, split: Split, screen: Stage) -> Shape:
     """One shape somewhere near the middle."""
     x, y = (float(share) for share in rng.uniform(0.36, 0.64, 2))
     kind, colour = pick(rng, SHAPES), pick(rng, screen.colours)
-    size = spread(rng, 0.3, 0.6, split)
+    size = spread(rng, 0.34, 0.6, split)
     return screen.shape(rng, split, kind=kind, colour=colour, x=x, y=y, size=size)
 
 

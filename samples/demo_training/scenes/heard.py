@@ -13,6 +13,7 @@ import numpy as np
 
 from samples.demo_training.scenes.base import Turn
 from samples.demo_training.scenes.tones import KEYS, MORSE
+from samples.demo_training.scenes.wording import sentence, yes_or_no
 
 HeardKind: TypeAlias = Literal["dtmf", "morse", "beeps", "sweep", "steady", "silence"]
 
@@ -255,7 +256,7 @@ def _key_questions(rng: np.random.Generator, keys: str) -> list[_Question]:
         _Question(name="last_key", answer=keys[-1]),
         _Question(
             name="has_key",
-            answer="Yes." if is_in else "No.",
+            answer=yes_or_no(is_in),
             key=str(rng.choice(list(keys) if is_in else others)),
         ),
     ]
@@ -268,7 +269,7 @@ def _pattern_questions(
     order, which, how_many = names
     answer = ", ".join(words[0] if mark else words[1] for mark in marked)
     questions = [
-        _Question(name=order, answer=f"{answer.capitalize()}."),
+        _Question(name=order, answer=sentence(answer)),
         _Question(name=how_many, answer=f"{sum(marked)}."),
     ]
     if len(marked) == 2:
@@ -279,12 +280,12 @@ def _pattern_questions(
 def _presence_questions(heard: Heard) -> list[_Question]:
     """Whether something is there, and questions about what is not."""
     questions = [
-        _Question(name="any_keys", answer="Yes." if heard.kind == "dtmf" else "No."),
-        _Question(name="any_sweep", answer="Yes." if heard.kind == "sweep" else "No."),
+        _Question(name="any_keys", answer=yes_or_no(heard.kind == "dtmf")),
+        _Question(name="any_sweep", answer=yes_or_no(heard.kind == "sweep")),
     ]
     # A steady tone, a dial tone or a sign of Morse code may be called a beep; dots alone may be beeps.
     if heard.kind in ("beeps", "sweep", "silence"):
-        questions.append(_Question(name="any_beeps", answer="Yes." if heard.kind == "beeps" else "No."))
+        questions.append(_Question(name="any_beeps", answer=yes_or_no(heard.kind == "beeps")))
     if heard.kind != "morse":
         questions.append(_Question(name="any_morse", answer="No."))
         questions.append(_Question(name="morse", answer="There is no Morse code."))

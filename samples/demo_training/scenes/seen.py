@@ -14,7 +14,8 @@ import numpy as np
 
 from samples.demo_training.scenes.base import Turn
 from samples.demo_training.scenes.seen_wordings import WORDINGS
-from samples.demo_training.scenes.shapes import COLOURS, SHAPES, pick, with_article
+from samples.demo_training.scenes.shapes import COLOURS, SHAPES, pick
+from samples.demo_training.scenes.wording import sentence, with_article, yes_or_no
 
 SeenKind: TypeAlias = Literal["colours", "moves", "blinks", "appears"]
 SoundKind: TypeAlias = Literal["none", "keys", "beeps"]
@@ -113,10 +114,10 @@ def _colours(rng: np.random.Generator, seen: Seen) -> list[_Question]:
     return [
         _Question(name="colour_order", answer=_list(names)),
         _Question(name="colour_order", answer=_list(names)),
-        _Question(name="first_colour", answer=_sentence(names[0])),
-        _Question(name="last_colour", answer=_sentence(names[-1])),
-        _Question(name="colour_after", fill=names[before], answer=_sentence(names[before + 1])),
-        _Question(name="colour_at", fill=str(second), answer=_sentence(_colour_at(seen, second))),
+        _Question(name="first_colour", answer=sentence(names[0])),
+        _Question(name="last_colour", answer=sentence(names[-1])),
+        _Question(name="colour_after", fill=names[before], answer=sentence(names[before + 1])),
+        _Question(name="colour_at", fill=str(second), answer=sentence(_colour_at(seen, second))),
         _Question(name="num_colours", answer=f"{len(names)}."),
     ]
 
@@ -180,7 +181,7 @@ def _appears(rng: np.random.Generator, seen: Seen) -> list[_Question]:
         questions += [
             _Question(name="first_shape", answer=_a(kinds[0])),
             _Question(name="last_shape", answer=_a(kinds[-1])),
-            _Question(name="shape_order", answer=_sentence(", ".join(with_article(kind) for kind in kinds))),
+            _Question(name="shape_order", answer=sentence(", ".join(with_article(kind) for kind in kinds))),
         ]
     return questions
 
@@ -198,15 +199,15 @@ def _dialled(rng: np.random.Generator, seen: Seen) -> list[_Question]:
     single = [(key, entry) for entry in seen.entries for key in entry.keys if seen.keys.count(key) == 1]
     if single:
         key, entry = pick(rng, single)
-        questions.append(_Question(name="colour_of_key", fill=key, answer=_sentence(entry.colour)))
+        questions.append(_Question(name="colour_of_key", fill=key, answer=sentence(entry.colour)))
     return questions
 
 
 def _sound(rng: np.random.Generator, seen: Seen) -> list[_Question]:
     what = {"none": NO_SOUND, "keys": "Dial tones.", "beeps": "Beeps."}[seen.sound]
     questions = [
-        _Question(name="any_sound", answer="No." if seen.sound == "none" else "Yes."),
-        _Question(name="any_sound", answer="No." if seen.sound == "none" else "Yes."),
+        _Question(name="any_sound", answer=yes_or_no(seen.sound != "none")),
+        _Question(name="any_sound", answer=yes_or_no(seen.sound != "none")),
         _Question(name="which_sound", answer=what),
     ]
     if seen.sound == "beeps":
@@ -219,13 +220,14 @@ def _shapes(rng: np.random.Generator, seen: Seen) -> list[_Question]:
         return [_Question(name="any_shape", fill=with_article(pick(rng, SHAPES)), answer="No.")]
     questions = []
     asked = pick(rng, seen.kinds) if rng.random() < 0.5 else _absent(rng, SHAPES, seen.kinds)
-    yes = "Yes." if asked in seen.kinds else "No."
-    questions.append(_Question(name="any_shape", fill=with_article(asked), answer=yes))
+    questions.append(
+        _Question(name="any_shape", fill=with_article(asked), answer=yes_or_no(asked in seen.kinds))
+    )
     if len(seen.kinds) == 1:
         questions.append(_Question(name="shape", answer=_a(seen.kinds[0])))
     if seen.kind != "colours":
         entry = pick(rng, seen.entries)
-        questions.append(_Question(name="colour_of", fill=entry.kind, answer=_sentence(entry.colour)))
+        questions.append(_Question(name="colour_of", fill=entry.kind, answer=sentence(entry.colour)))
         if sum(other.colour == entry.colour for other in seen.entries) == 1:
             questions.append(_Question(name="shape_of", fill=entry.colour, answer=_a(entry.kind)))
         questions.append(_Question(name="num_shapes", answer=f"{len(seen.entries)}."))
@@ -257,12 +259,8 @@ def _at(second: int) -> str:
 
 
 def _a(kind: str) -> str:
-    return _sentence(with_article(kind))
+    return sentence(with_article(kind))
 
 
 def _list(names: Sequence[str]) -> str:
-    return _sentence(", ".join(names))
-
-
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
+    return sentence(", ".join(names))
