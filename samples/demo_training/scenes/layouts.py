@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,8 +12,19 @@ import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
 from samples.demo_training.scenes.base import Mark, Picture, Split
-from samples.demo_training.scenes.shapes import COLOURS, SHAPES, Rgb, Shape, paint, pick, shade, spread
+from samples.demo_training.scenes.shapes import (
+    CHROMATIC,
+    COLOURS,
+    SHAPES,
+    Rgb,
+    Shape,
+    paint,
+    pick,
+    shade,
+    spread,
+)
 
+_LONG_PX = ((120, 200),) * 3 + ((200, 300),) * 12 + ((300, 480),) * 4 + ((480, 1000),)
 _MIN_CONTRAST = 95
 _MAX_TRIES = 40
 _MIDDLE = 128
@@ -57,21 +69,17 @@ class Scene:
     def colours(self) -> list[str]:
         return [shape.colour for shape in self.shapes]
 
+    @property
+    def names(self) -> list[str]:
+        return [shape.name for shape in self.shapes]
 
-def ground(rng: np.random.Generator, split: Split) -> Ground:
-    """Mostly near 256 x 256, as large pictures cost time and are scaled down anyway."""
-    low, high = pick(
-        rng,
-        (
-            (120, 200),
-            (200, 300),
-            (200, 300),
-            (200, 300),
-            (200, 300),
-            (300, 480),
-            (300, 480) if rng.random() < 0.7 else (480, 1000),
-        ),
-    )
+
+def ground(rng: np.random.Generator, split: Split, max_long: int = 1000) -> Ground:
+    """Mostly near 256 x 256, as large pictures cost time and are scaled down anyway.
+
+    max_long: of its longer side in pixels.
+    """
+    low, high = pick(rng, [band for band in _LONG_PX if band[1] <= max_long])
     long = spread(rng, low, high, split)
     aspect = pick(rng, (1.0, 1.0, 4 / 3, 1.5, 1 + rng.random()))
     short = max(120.0, long / aspect)
@@ -98,18 +106,27 @@ def _rgb(levels: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Rgb:
 
 
 def scene(
-    rng: np.random.Generator, split: Split, *, num_shapes: int, num_kinds: int = 5, num_colours: int = 8
+    rng: np.random.Generator,
+    split: Split,
+    *,
+    num_shapes: int,
+    kinds: Sequence[str] = SHAPES,
+    colours: Sequence[str] = COLOURS,
+    max_long: int = 1000,
 ) -> Scene:
-    """Shapes that do not touch. Of kinds and colours at most so many are used: few make counts worth asking."""
-    kinds = [SHAPES[i] for i in rng.permutation(len(SHAPES))[:num_kinds]]
-    colours = rng.permutation(len(COLOURS))
-    behind = ground(rng, split)
-    fitting = [COLOURS[i] for i in colours if _can_contrast(COLOURS[i], behind)][:num_colours]
+    """Shapes that do not touch, of some of these kinds and colours, none of which the ground hides."""
+    behind = ground(rng, split, max_long)
+    fitting = [colour for colour in colours if _can_contrast(colour, behind)] or CHROMATIC
     shapes: list[Shape] = []
     for x, y, size in _places(rng, split, behind, num_shapes):
         kind, colour = pick(rng, kinds), pick(rng, fitting)
         shapes.append(figure(rng, split, behind, kind=kind, colour=colour, x=x, y=y, size=size))
     return Scene(ground=behind, shapes=tuple(sorted(shapes, key=lambda shape: (shape.x, shape.y))))
+
+
+def some(rng: np.random.Generator, names: Sequence[str], most: int) -> list[str]:
+    """At most so many of the names: few kinds and colours make numbers worth asking."""
+    return [names[index] for index in rng.permutation(len(names))[:most]]
 
 
 def figure(

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from samples.demo_training.scenes import layouts, printing, questions
+from samples.demo_training.scenes import layouts, printing, questions, wording
 from samples.demo_training.scenes.base import Mark, Sample, Split, Turn
 from samples.demo_training.scenes.shapes import COLOURS, Shape, paint, pick, shade, spread
 from samples.demo_training.scenes.words import WORDS
@@ -86,7 +86,7 @@ def _ink(rng: np.random.Generator, found: Print) -> tuple[str, str]:
         "What is the colour of the {}?",
     )
     thing = "number" if found.is_number else "word" if found.is_word else "text"
-    return pick(rng, wordings).format(pick(rng, (thing, "text"))), questions.sentence(found.colour)
+    return pick(rng, wordings).format(pick(rng, (thing, "text"))), wording.sentence(found.colour)
 
 
 def _glyph(rng: np.random.Generator, found: Print) -> tuple[str, str] | None:
@@ -110,7 +110,7 @@ def _says(rng: np.random.Generator, found: Print) -> tuple[str, str]:
         else:
             claimed = pick(rng, [word for word in WORDS if word != claimed])
     wordings = ("Does it say {}?", "Is {} written here?", "Do you read {}?", "Is it true that it says {}?")
-    return pick(rng, wordings).format(claimed), questions.yes_or_no(truth)
+    return pick(rng, wordings).format(claimed), wording.yes_or_no(truth)
 
 
 def _sort(rng: np.random.Generator, found: Print) -> tuple[str, str] | None:
@@ -217,7 +217,11 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
 def _ask(rng: np.random.Generator, read: Print, scene: layouts.Scene, task: str) -> tuple[str, str] | None:
     if task != "beside":
         return _ASK[task](rng, read)
-    exchange = questions.TASKS[pick(rng, _BESIDE)](rng, scene) if scene.shapes else []
+    name = pick(rng, _BESIDE)
+    exchange = questions.TASKS[name](rng, scene) if scene.shapes else []
+    # "What is the yellow thing?" may mean the text or the ground.
+    if name == "kind" and exchange and exchange[0][1].startswith("There is no"):
+        return None
     return exchange[0] if exchange else None
 
 

@@ -2,47 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from samples.demo_training.scenes import layouts, questions
-from samples.demo_training.scenes.base import Sample, Split, Turn
-from samples.demo_training.scenes.shapes import pick
+from samples.demo_training.scenes import dialogues, layouts, pairs, questions
+from samples.demo_training.scenes.base import Picture, Sample, Split, Turn
+from samples.demo_training.scenes.shapes import COLOURS, SHAPES, pick
+from samples.demo_training.scenes.wording import Exchange
 
-TASKS: tuple[str, ...] = tuple(questions.TASKS)
+_OF_ONE: dict[str, questions.Task] = questions.TASKS | {"dialogue": dialogues.dialogue}
+TASKS: tuple[str, ...] = (*_OF_ONE, *pairs.TASKS)
 
-_FEW_SHAPES = ("describe", "relation")
-_GROUPED = ("count",)
+_GROUPED = ("count", "compare", "arithmetic")
+_NUM_SHAPES = {
+    "describe": (1, 3),
+    "relation": (2, 3),
+    "size": (2, 4),
+    "compare": (3, 6),
+    "arithmetic": (2, 6),
+}
 
 
 def scene_for(rng: np.random.Generator, split: Split, task: str) -> layouts.Scene:
-    """A scene that often lets this task be asked."""
-    if task in _FEW_SHAPES:
-        return layouts.scene(rng, split, num_shapes=int(rng.integers(1 if task == "describe" else 2, 4)))
-    num_shapes = int(rng.integers(1, 7))
-    if task in _GROUPED:
-        return layouts.scene(
-            rng, split, num_shapes=num_shapes, num_kinds=2, num_colours=int(rng.integers(1, 4))
-        )
+    """A scene that often lets this task, one about a single picture, be asked."""
+    least, most = _NUM_SHAPES.get(task, (1, 6))
+    num_shapes = int(rng.integers(least, most + 1))
+    if task in _GROUPED or (task == "dialogue" and rng.random() < 0.5):
+        kinds, colours = layouts.some(rng, SHAPES, 2), layouts.some(rng, COLOURS, int(rng.integers(2, 4)))
+        return layouts.scene(rng, split, num_shapes=num_shapes, kinds=kinds, colours=colours)
     return layouts.scene(rng, split, num_shapes=num_shapes)
 
 
 def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | None = None) -> Sample:
-    """A picture with its questions, the first one of `task`.
+    """One or two pictures with their questions, the first one of `task`.
 
-    Dialogues are one turn longer than asked where their first question needs another before it.
+    A dialogue takes two or three turns, even where fewer are asked for.
     """
     task = task or pick(rng, TASKS)
-    exchange: questions.Exchange = []
+    if task in pairs.TASKS:
+        return _pair(rng, split, turns, task)
+    exchange: Exchange = []
     while not exchange:
         scene = scene_for(rng, split, task)
-        exchange = questions.TASKS[task](rng, scene)
-    asked = [(question, answer, task) for question, answer in exchange]
-    for _ in range(4 * turns):
-        if len(asked) >= turns:
-            break
-        other = pick(rng, TASKS)
-        more = questions.TASKS[other](rng, scene)
-        if not {question for question, _ in more} & {question for question, _, _ in asked}:
-            asked += [(question, answer, other) for question, answer in more]
-    found = tuple(Turn(question=question, answer=answer, task=name) for question, answer, name in asked)
+        exchange = _OF_ONE[task](rng, scene)
+    found = _talk(rng, task, exchange, turns, tuple(_OF_ONE), lambda name: _OF_ONE[name](rng, scene))
     return Sample(turns=found, media=(layouts.render(rng, scene),))
+
+
+def _pair(rng: np.random.Generator, split: Split, turns: int, task: str) -> Sample:
+    exchange: Exchange = []
+    while not exchange:
+        pair = pairs.pair_for(rng, split, task)
+        exchange = pairs.TASKS[task](rng, pair)
+    found = _talk(rng, task, exchange, turns, tuple(pairs.TASKS), lambda name: pairs.TASKS[name](rng, pair))
+    shown: list[Picture] = [layouts.render(rng, scene) for scene in pair.scenes]
+    return Sample(turns=found, media=tuple(shown))
+
+
+def _talk(
+    rng: np.random.Generator,
+    task: str,
+    exchange: Exchange,
+    turns: int,
+    tasks: tuple[str, ...],
+    ask: Callable[[str], Exchange],
+) -> tuple[Turn, ...]:
+    """The first exchange and others of any task; nothing is asked twice, not even in other words."""
+    found = [Turn(question=question, answer=answer, task=task) for question, answer in exchange]
+    for _ in range(4 * turns):
+        if len(found) >= turns:
+            break
+        name = pick(rng, tasks)
+        more = [Turn(question=question, answer=answer, task=name) for question, answer in ask(name)]
+        known = {turn.question for turn in found} | {(turn.task, turn.answer) for turn in found}
+        if not any(
+            turn.question in known or (name != "yesno" and (name, turn.answer) in known) for turn in more
+        ):
+            found += more
+    return tuple(found)

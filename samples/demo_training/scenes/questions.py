@@ -12,37 +12,22 @@ from typing import TypeAlias
 
 import numpy as np
 
+from samples.demo_training.scenes.counts import arithmetic, compare, count, is_more, is_number
 from samples.demo_training.scenes.layouts import Scene
-from samples.demo_training.scenes.shapes import COLOURS, SHAPES, Shape, pick, plural, with_article
+from samples.demo_training.scenes.shapes import COLOURS, SHAPES, Shape, pick
+from samples.demo_training.scenes.wording import Exchange, listing, sentence, with_article, yes_or_no
 
-Exchange: TypeAlias = list[tuple[str, str]]
 Task: TypeAlias = Callable[[np.random.Generator, Scene], Exchange]
 
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 SIDES = ("left of", "right of", "above", "below")
 _SHARE_ABSENT = 0.12
-
-
-def sentence(words: str) -> str:
-    return words[0].upper() + words[1:] + "."
-
-
-def yes_or_no(truth: bool) -> str:
-    return "Yes." if truth else "No."
-
-
-def listing(phrases: list[str]) -> str:
-    if len(phrases) < 2:
-        return "".join(phrases)
-    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
 def designation(rng: np.random.Generator, scene: Scene, shape: Shape) -> str | None:
     """Words that fit this shape alone: "star" or "red star"."""
     if scene.kinds.count(shape.kind) == 1 and rng.random() < 0.6:
         return shape.kind
-    names = [other.name for other in scene.shapes]
-    return shape.name if names.count(shape.name) == 1 else None
+    return shape.name if scene.names.count(shape.name) == 1 else None
 
 
 def some_shape(rng: np.random.Generator, scene: Scene) -> tuple[Shape, str] | None:
@@ -65,7 +50,7 @@ def absent_words(rng: np.random.Generator, scene: Scene) -> str | None:
     if rng.random() < 0.5 or not scene.shapes:
         return absent_kind(rng, scene)
     name = f"{pick(rng, scene.colours)} {pick(rng, scene.kinds)}"
-    return None if name in [shape.name for shape in scene.shapes] else name
+    return None if name in scene.names else name
 
 
 def is_ordered(scene: Scene) -> bool:
@@ -130,43 +115,6 @@ def kind(rng: np.random.Generator, scene: Scene) -> Exchange:
         return []
     shape = pick(rng, single)
     return [(pick(rng, wordings).format(shape.colour), sentence(with_article(shape.kind)))]
-
-
-def count(rng: np.random.Generator, scene: Scene) -> Exchange:
-    number, words = some_group(rng, scene)
-    return [(ask_number(rng, words), f"{number}.")]
-
-
-def ask_number(rng: np.random.Generator, words: str) -> str:
-    wordings = (
-        "How many {} are there?",
-        "How many {} do you see?",
-        "How many {} are in the picture?",
-        "Count the {}.",
-        "What is the number of {}?",
-        "How many {} does the picture show?",
-        "How many {} can you count?",
-    )
-    return pick(rng, wordings).format(words)
-
-
-def some_group(rng: np.random.Generator, scene: Scene) -> tuple[int, str]:
-    """How many, and of what: all shapes, those of a colour, of a kind, or both; seldom of what is not there."""
-    by = pick(rng, ("all", "colour", "kind", "kind", "both"))
-    absent = rng.random() < _SHARE_ABSENT or not scene.shapes
-    if by == "all":
-        return len(scene.shapes), "shapes"
-    if by == "colour":
-        name = pick(rng, COLOURS if absent else scene.colours)
-        return scene.colours.count(name), f"{name} shapes"
-    if by == "kind":
-        name = pick(rng, SHAPES if absent else scene.kinds)
-        return scene.kinds.count(name), plural(name)
-    shape = None if absent else pick(rng, scene.shapes)
-    colour_name = shape.colour if shape else pick(rng, COLOURS)
-    kind_name = shape.kind if shape else pick(rng, SHAPES)
-    number = sum(other.name == f"{colour_name} {kind_name}" for other in scene.shapes)
-    return number, f"{colour_name} {plural(kind_name)}"
 
 
 def grid_place(scene: Scene, shape: Shape) -> str | None:
@@ -249,7 +197,7 @@ def neighbours(scene: Scene, shape: Shape, side: str) -> list[Shape] | None:
 
 
 def yesno(rng: np.random.Generator, scene: Scene) -> Exchange:
-    ask = pick(rng, (_is_there, _is_there, _is_side, _is_side, _is_coloured, _is_number))
+    ask = pick(rng, _YES_OR_NO)
     return ask(rng, scene)
 
 
@@ -295,21 +243,64 @@ def _is_coloured(rng: np.random.Generator, scene: Scene) -> Exchange:
     return [(pick(rng, wordings).format(shape.kind, name), yes_or_no(truth))]
 
 
-def _is_number(rng: np.random.Generator, scene: Scene) -> Exchange:
-    number, words = some_group(rng, scene)
-    if words.endswith(tuple(SHAPES)) or number == 0:
-        return []
-    said = number if rng.random() < 0.5 else number + pick(rng, (-1, 1))
-    if said < 2:
-        return []
-    wordings = ("Are there {} {}?", "Do you see {} {}?", "Are there exactly {} {}?")
-    return [
-        (
-            pick(rng, wordings).format(NUMBERS[said] if said < len(NUMBERS) else said, words),
-            yes_or_no(said == number),
-        )
-    ]
+# Of the size squared; that people see as large what covers much and what reaches far alike, both must agree.
+_AREAS = {"circle": 0.785, "square": 0.81, "triangle": 0.41, "star": 0.36, "cross": 0.51}
+_CLEARLY_LARGER = 1.3
 
+
+def is_larger(shape: Shape, other: Shape) -> bool:
+    """Whether nobody can doubt it."""
+    areas = [_AREAS[each.kind] * each.size**2 for each in (shape, other)]
+    return shape.size > _CLEARLY_LARGER * other.size and areas[0] > _CLEARLY_LARGER * areas[1]
+
+
+def extreme(scene: Scene, word: str) -> Shape | None:
+    """The "largest" or "smallest" shape, if there is one without doubt."""
+    for shape in scene.shapes:
+        others = [other for other in scene.shapes if other is not shape]
+        if all(is_larger(shape, other) if word == "largest" else is_larger(other, shape) for other in others):
+            return shape if others and scene.names.count(shape.name) == 1 else None
+    return None
+
+
+def size(rng: np.random.Generator, scene: Scene) -> Exchange:
+    word = pick(rng, ("largest", "smallest"))
+    shape = extreme(scene, word)
+    if not shape:
+        return []
+    wordings = (
+        "Which shape is the {}?",
+        "What is the {} shape?",
+        "Which is the {} shape in the picture?",
+        "Which of the shapes is the {}?",
+        "Name the {} shape.",
+    )
+    said = pick(rng, (word, word, "biggest" if word == "largest" else word))
+    return [(pick(rng, wordings).format(said), f"The {shape.name}.")]
+
+
+def _is_larger(rng: np.random.Generator, scene: Scene) -> Exchange:
+    first, second = some_shape(rng, scene), some_shape(rng, scene)
+    if not first or not second or first[0] is second[0]:
+        return []
+    truth = is_larger(first[0], second[0])
+    if not truth and not is_larger(second[0], first[0]):
+        return []
+    word = pick(rng, ("larger", "bigger", "smaller"))
+    wordings = ("Is the {} {} than the {}?", "Does the {} look {} than the {}?")
+    return [(pick(rng, wordings).format(first[1], word, second[1]), yes_or_no(truth == (word != "smaller")))]
+
+
+_YES_OR_NO: tuple[Task, ...] = (
+    _is_there,
+    _is_there,
+    _is_side,
+    _is_side,
+    _is_coloured,
+    _is_larger,
+    is_number,
+    is_more,
+)
 
 TASKS: dict[str, Task] = {
     "describe": describe,
@@ -319,4 +310,7 @@ TASKS: dict[str, Task] = {
     "where": where,
     "relation": relation,
     "yesno": yesno,
+    "size": size,
+    "compare": compare,
+    "arithmetic": arithmetic,
 }

@@ -18,6 +18,7 @@ Item = TypeVar("Item")
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "black", "white")
+CHROMATIC = COLOURS[:6]
 
 # Hue in degrees, saturation and value: lowest and highest. Names that people use for the gaps between these
 # (brown, pink, turquoise, grey) are outside the world. The pure colours of CSS are all inside.
@@ -64,14 +65,6 @@ def shade(rng: np.random.Generator, colour: str, split: Split) -> Rgb:
         found = (round(red * 255), round(green * 255), round(blue * 255))
         if is_held_out(found) == (split == "test"):
             return found
-
-
-def plural(shape: str) -> str:
-    return shape + ("es" if shape.endswith("s") else "s")
-
-
-def with_article(phrase: str) -> str:
-    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
 def _ring(num_corners: int, *radii: float) -> tuple[tuple[float, float], ...]:
