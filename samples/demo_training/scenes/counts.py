@@ -178,6 +178,8 @@ def _how_many_more(rng: np.random.Generator, scene: Scene) -> Exchange:
     if not groups:
         return []
     (first, words), (second, other_words) = sorted(groups, reverse=True)
+    if first == second:
+        return []
     wordings = (
         "How many more {} than {} are there?",
         "How many more {} than {} do you see?",

@@ -123,6 +123,8 @@ def _sum(rng: np.random.Generator, scene: Scene) -> Exchange:
 def _less(rng: np.random.Generator, scene: Scene) -> Exchange:
     words = "shapes" if rng.random() < 0.4 else plural(pick(rng, scene.kinds))
     number = len(scene.shapes) if words == "shapes" else [plural(name) for name in scene.kinds].count(words)
+    if number < 2:
+        return []
     taken = int(rng.integers(1, number + 1))
     wordings = (
         "And if I take {} away?",

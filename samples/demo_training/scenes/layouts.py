@@ -84,7 +84,7 @@ def ground(rng: np.random.Generator, split: Split, max_long: int = 1000) -> Grou
     aspect = pick(rng, (1.0, 1.0, 4 / 3, 1.5, 1 + rng.random()))
     short = max(120.0, long / aspect)
     width, height = (long, short) if rng.random() < 0.5 else (short, long)
-    tones = pick(rng, ((232, 255), (232, 255), (120, 150), (12, 46)))
+    tones = pick(rng, ((232, 255), (232, 255), (100, 140), (12, 46)))
     tone = spread(rng, *tones, split)
     base = tone + rng.uniform(-9, 9, 3)
     slope = 0.0 if rng.random() < 0.6 else 30 * rng.random()
@@ -177,7 +177,7 @@ def _turned(rng: np.random.Generator, shape: Shape) -> Shape:
 
 def _can_contrast(colour: str, behind: Ground) -> bool:
     tone = sum(behind.corners[0]) / 3
-    return not ((colour == "white" and tone > 140) or (colour == "black" and tone < 120))
+    return not ((colour == "white" and tone > 170) or (colour == "black" and tone < 80))
 
 
 def _places(

@@ -185,7 +185,7 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
     while True:
         text, printed, is_word = _text(rng, split, task)
         behind = _ground(rng, split)
-        num_shapes = int(rng.integers(1, 3)) if task == "beside" or rng.random() < 0.25 else 0
+        num_shapes = int(rng.integers(1, 4)) if task == "beside" or rng.random() < 0.25 else 0
         line = printing.set_line(rng, split, printed, behind, 0.6 if num_shapes else 1.0)
         if not line:
             continue

@@ -115,8 +115,10 @@ def _same(rng: np.random.Generator, split: Split, scene: Scene, shape: Shape) ->
 def difference(rng: np.random.Generator, pair: Pair) -> Exchange:
     if not pair.difference:
         return []
-    if rng.random() < 0.25:
-        return [(pick(rng, _ALIKE), yes_or_no(pair.difference == ALIKE))]
+    alike = pair.difference == ALIKE
+    # So that "Yes." and "No." come about as often.
+    if rng.random() < (0.45 if alike else 0.13):
+        return [(pick(rng, _ALIKE), yes_or_no(alike))]
     return [(pick(rng, _DIFFERENT), pair.difference)]
 
 
@@ -164,7 +166,7 @@ def one_of_two(rng: np.random.Generator, pair: Pair) -> Exchange:
     at = int(rng.integers(2))
     name = pick(rng, ("colour", "kind", "count", "where", "yesno", "relation"))
     exchange = questions.TASKS[name](rng, pair.scenes[at]) if pair.scenes[at].shapes else []
-    if not exchange or "picture" in exchange[0][0] or "Is it true" in exchange[0][0]:
+    if not exchange or "picture" in exchange[0][0] or ":" in exchange[0][0]:
         return []
     question, answer = exchange[0]
     wordings = ("In the {} picture, {}", "Look at the {} picture: {}", "In the {} picture: {}")

@@ -19,6 +19,7 @@ _NUM_SHAPES = {
     "describe": (1, 3),
     "relation": (2, 3),
     "size": (2, 4),
+    "count": (2, 6),
     "compare": (3, 6),
     "arithmetic": (2, 6),
 }

@@ -158,7 +158,7 @@ def is_beside(scene: Scene, shape: Shape, other: Shape, side: str) -> bool | Non
     way, sideways = across if side in ("left of", "right of") else across[::-1]
     if side in ("left of", "above"):
         way = -way
-    if way > max(0.12, 0.4 * abs(sideways)):
+    if way > max(0.12, 0.5 * abs(sideways)):
         return True
     return False if way < 0.03 else None
 
@@ -173,12 +173,12 @@ def relation(rng: np.random.Generator, scene: Scene) -> Exchange:
         "Tell me what is {} the {}.",
     )
     side = pick(rng, SIDES)
-    if rng.random() < _SHARE_ABSENT:
+    if rng.random() < 0.4 * _SHARE_ABSENT:
         words = absent_words(rng, scene)
         return [(pick(rng, wordings).format(side, words), f"There is no {words}.")] if words else []
     found = some_shape(rng, scene)
     beside = neighbours(scene, found[0], side) if found else None
-    if not found or beside is None or len(beside) > 1 or (not beside and rng.random() < 0.8):
+    if not found or beside is None or len(beside) > 1 or (not beside and rng.random() < 0.92):
         return []
     answer = sentence(with_article(beside[0].name)) if beside else "Nothing."
     return [(pick(rng, wordings).format(side, found[1]), answer)]
@@ -197,8 +197,10 @@ def neighbours(scene: Scene, shape: Shape, side: str) -> list[Shape] | None:
 
 
 def yesno(rng: np.random.Generator, scene: Scene) -> Exchange:
-    ask = pick(rng, _YES_OR_NO)
-    return ask(rng, scene)
+    wanted = yes_or_no(bool(rng.random() < 0.5))
+    exchange = pick(rng, _YES_OR_NO)(rng, scene)
+    # Left to chance most answers would be "No".
+    return exchange if exchange and exchange[0][1] == wanted else []
 
 
 def _is_there(rng: np.random.Generator, scene: Scene) -> Exchange:
