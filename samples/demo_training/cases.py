@@ -15,7 +15,8 @@ import numpy as np
 
 from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
 from samples.demo_training.scenes.base import Medium, Picture, Sample, Sound, Split, Turn
-from samples.demo_training.scenes.files import write_clip, write_picture, write_sound
+from samples.demo_training.scenes.files import SOUND_RATES, write_clip, write_picture, write_sound
+from samples.demo_training.scenes.refusals import pick
 
 SEED = 0xE7A1
 Modality = Literal["image", "audio", "video"]
@@ -25,8 +26,6 @@ FLOORS = {"pictures": 0.92, "reading": 0.88, "sound": 0.95, "video": 0.88, "refu
 
 _PICTURE_KINDS = (".jpg", ".jpg", ".png", ".webp")
 _TURNED_SHARE = 0.6
-_SOUND_KINDS = (".wav", ".flac", ".mp3", ".ogg")
-_SOUND_RATES = (8_000, 16_000, 24_000, 44_100, 48_000)
 _CLIP_FPS = (6, 8, 10, 12)
 
 
@@ -104,16 +103,17 @@ def write_media(
     for index, medium in enumerate(media):
         path = folder / f"{stem}-{index}"
         if isinstance(medium, Picture):
-            path = path.with_suffix(_PICTURE_KINDS[rng.integers(len(_PICTURE_KINDS))])
+            path = path.with_suffix(pick(rng, _PICTURE_KINDS))
             turned = path.suffix == ".jpg" and rng.random() < _TURNED_SHARE
             write_picture(path, medium, exif_orientation=int(rng.integers(2, 9)) if turned else 1)
             files.append(MediaFile(modality="image", path=path))
         elif isinstance(medium, Sound):
-            path = path.with_suffix(_SOUND_KINDS[rng.integers(len(_SOUND_KINDS))])
-            write_sound(path, medium, sample_rate=_SOUND_RATES[rng.integers(len(_SOUND_RATES))])
+            suffix = pick(rng, tuple(SOUND_RATES))
+            path = path.with_suffix(suffix)
+            write_sound(path, medium, sample_rate=pick(rng, tuple(SOUND_RATES[suffix])))
             files.append(MediaFile(modality="audio", path=path))
         else:
             path = path.with_suffix(".mp4")
-            write_clip(path, medium, fps=_CLIP_FPS[rng.integers(len(_CLIP_FPS))])
+            write_clip(path, medium, fps=pick(rng, _CLIP_FPS))
             files.append(MediaFile(modality="video", path=path))
     return tuple(files)

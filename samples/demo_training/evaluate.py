@@ -70,15 +70,19 @@ async def evaluate(
 
         async def run(family: str, number: int) -> Outcome:
             async with slots:
-                begin = time.perf_counter()
-                case = await loop.run_in_executor(maker, make_case, family, number, folder)
-                outcome = await hold(asker, case, make_s=time.perf_counter() - begin)
+                case, make_s = await loop.run_in_executor(maker, _timed_case, family, number, folder)
+                outcome = await hold(asker, case, make_s=make_s)
             on_outcome(outcome)
             return outcome
 
         return await asyncio.gather(
             *(run(family, number) for family in families for number in range(num_cases))
         )
+
+
+def _timed_case(family: str, number: int, folder: Path) -> tuple[Case, float]:
+    begin = time.perf_counter()
+    return make_case(family, number, folder), time.perf_counter() - begin
 
 
 async def hold(asker: Asker, case: Case, *, make_s: float = 0.0) -> Outcome:

@@ -187,7 +187,7 @@ _ONSETS = (
 )
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "oo")
 _CODAS = ("", "", "n", "r", "l", "m", "s", "k", "nd", "rt")
-_SLOT = re.compile(r"\{(\w+)\}")
+SLOT = re.compile(r"\{(\w+)\}")
 
 
 def sample(rng: np.random.Generator, split: Split, turns: int = 1, task: str | None = None) -> Sample:
@@ -250,7 +250,7 @@ def _about_missing(rng: np.random.Generator, split: Split, missing: _Missing) ->
     """A question that needs what is missing: as often as not just as it is asked where it is there."""
     if rng.random() < 0.5:
         if missing == "no_picture":
-            name = pick(rng, pictures.TASKS)
+            name = pick(rng, tuple(questions.TASKS))
             exchange = questions.TASKS[name](rng, pictures.scene_for(rng, split, name))
             if exchange:
                 return exchange[0][0]
@@ -285,13 +285,13 @@ def kind_of(media: tuple[Medium, ...]) -> About:
 
 
 def interrupted(rng: np.random.Generator, true: tuple[Turn, ...], others: list[Turn]) -> tuple[Turn, ...]:
-    """The true turns in their order with the others in between, never before a question that refers back."""
+    """The true turns in their order with the others in between, never within a dialogue whose turns refer back."""
     turns = list(true)
     for other in others:
         places = [
             place
             for place in range(len(turns) + 1)
-            if place == len(turns) or not turns[place].question.startswith("And ")
+            if place in (0, len(turns)) or {turns[place - 1].task, turns[place].task} != {"dialogue"}
         ]
         turns.insert(int(rng.choice(places)), other)
     return tuple(turns)
@@ -314,7 +314,7 @@ def _filled(rng: np.random.Generator, split: Split, template: str) -> str:
         used.add(chosen)
         return chosen
 
-    text = _SLOT.sub(word, template)
+    text = SLOT.sub(word, template)
     return re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
 
 
