@@ -37,7 +37,12 @@ def powers(samples: np.ndarray, rate: int, hz: np.ndarray, window_s: float) -> n
 
 
 def dialled(samples: np.ndarray, rate: int) -> str:
-    """The keys: wherever one row and one column stand far out from the other frequencies and the silence."""
+    """The keys, in order."""
+    return "".join(key for key, _ in keys_and_seconds(samples, rate))
+
+
+def keys_and_seconds(samples: np.ndarray, rate: int) -> list[tuple[str, float]]:
+    """Each key and when it begins: where a row and a column stand far out from other frequencies and silence."""
     found = powers(samples, rate, np.array(_ROWS + _COLUMNS), 0.03)
     rows, columns = found[:, :4], found[:, 4:]
     strength = np.minimum(rows.max(1), columns.max(1))
@@ -47,9 +52,15 @@ def dialled(samples: np.ndarray, rate: int) -> str:
         _PAD[row][column] if on else ""
         for on, row, column in zip(is_key, rows.argmax(1), columns.argmax(1), strict=True)
     ]
-    runs = [(key, len(list(run))) for key, run in groupby(keys)]
-    # Edges of a tone may look like another key for a moment.
-    return "".join(key for key, length in runs if length * _HOP_S >= 0.03)
+    found_keys, begin = [], 0
+    for key, run in groupby(keys):
+        end = begin + len(list(run))
+        # Edges of a tone may look like another key for a moment.
+        if key and (end - begin) * _HOP_S >= 0.03:
+            # The windows begin one window before the samples.
+            found_keys.append((key, begin * _HOP_S - 0.03))
+        begin = end
+    return found_keys
 
 
 def loudest_hz(samples: np.ndarray, rate: int, low: float = 300, high: float = 3400) -> float:

@@ -199,7 +199,7 @@ def _dial_in_turn(rng: np.random.Generator, split: Split, tape: Tape, seconds: l
     A colour that comes at 0.4 s of a second would share that second's sound with the one before.
     """
     sender = voice(rng, split)
-    spans = [(max(begin + 1, 0.1) if begin else 0.1, end - 0.05) for begin, end in pairwise(seconds)]
+    spans = [(begin + 1.05 if begin else 0.1, end - 0.05) for begin, end in pairwise(seconds)]
     keys = [_keys(rng, 3 if end - begin < 1.5 else 4) if rng.random() < 0.85 else "" for begin, end in spans]
     if not any(keys):
         keys[int(rng.integers(len(keys)))] = _keys(rng, 3)
