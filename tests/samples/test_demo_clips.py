@@ -16,7 +16,7 @@ from samples.demo_training.scenes.seen_wordings import WORDINGS
 from tests.samples import ear, eye
 
 SPLITS: tuple[Split, ...] = ("train", "test")
-NUM_CASES = 12
+NUM_CASES = 8
 
 
 @cache

@@ -12,7 +12,7 @@ from samples.demo_training.scenes.base import SAMPLE_RATE, Sound, Split, Tone, T
 from tests.samples import ear
 
 SPLITS: tuple[Split, ...] = ("train", "test")
-NUM_CASES = 15
+NUM_CASES = 10
 
 
 @cache

@@ -193,9 +193,8 @@ def _dialled(rng: np.random.Generator, seen: Seen) -> list[_Question]:
     if seen.kind != "colours":
         return questions
     entry = pick(rng, seen.entries)
-    while_colour = "keys_while_shape" if entry.kind else "keys_while_screen"
     fill = f"the {entry.kind} was {entry.colour}" if entry.kind else f"it was {entry.colour}"
-    questions += [_Question(name=while_colour, fill=fill, answer=entry.keys or NO_KEYS)] * 4
+    questions += [_Question(name="keys_while", fill=fill, answer=entry.keys or NO_KEYS)] * 4
     single = [(key, entry) for entry in seen.entries for key in entry.keys if seen.keys.count(key) == 1]
     if single:
         key, entry = pick(rng, single)

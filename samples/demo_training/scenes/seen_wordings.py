@@ -151,17 +151,11 @@ WORDINGS: dict[str, tuple[str, ...]] = {
         "Read the dial tones.",
         "What was dialled in the video?",
     ),
-    "keys_while_shape": (
+    "keys_while": (
         "What was dialled while {}?",
         "Which keys were dialled while {}?",
         "Which keys were pressed while {}?",
         "What do you hear dialled while {}?",
-        "What number was dialled while {}?",
-    ),
-    "keys_while_screen": (
-        "What was dialled while {}?",
-        "Which keys were dialled while {}?",
-        "Which keys were pressed while {}?",
         "What was dialled as long as {}?",
         "What number was dialled while {}?",
     ),
