@@ -55,8 +55,8 @@ def two_groups(rng: np.random.Generator, scene: Scene) -> tuple[tuple[int, str],
     """Two kinds or two colours with their numbers; at least one of each, but for a few cases."""
     by_kind = bool(rng.random() < 0.65)
     present = sorted(set(scene.kinds if by_kind else scene.colours))
-    if rng.random() < _SHARE_ABSENT:
-        absent = [name for name in (SHAPES if by_kind else COLOURS) if name not in present]
+    absent = [name for name in (SHAPES if by_kind else COLOURS) if name not in present]
+    if absent and rng.random() < _SHARE_ABSENT:
         present = [*present[:1], pick(rng, absent)]
     if len(present) < 2:
         return None
