@@ -46,7 +46,9 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
     screen = stage(rng, split)
     tape = Tape(rng, split)
     if kind == "colours":
-        seen, film = _colours(rng, split, screen, tape, dials=sound == "keys")
+        # Where shapes are asked for, there mostly are some.
+        share_shapes = 0.9 if first == "shapes" else 0.6
+        seen, film = _colours(rng, split, screen, tape, dials=sound == "keys", share_shapes=share_shapes)
     elif kind == "moves":
         seen, film = _moves(rng, split, screen)
     elif kind == "blinks":
@@ -63,7 +65,7 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
 
 
 def _colours(
-    rng: np.random.Generator, split: Split, screen: Stage, tape: Tape, *, dials: bool
+    rng: np.random.Generator, split: Split, screen: Stage, tape: Tape, *, dials: bool, share_shapes: float
 ) -> tuple[Seen, Film]:
     """2 to 4 colours of one shape, or of the whole screen, each once."""
     count = int(rng.integers(2, 5))
@@ -72,7 +74,7 @@ def _colours(
     lengths[-1] = max(lengths[-1], 2)
     seconds = [sum(lengths[:index]) for index in range(count)]
     num_seconds = sum(lengths)
-    is_shape = bool(rng.random() < 0.6)
+    is_shape = bool(rng.random() < share_shapes)
     colours = screen.colours if is_shape else COLOURS
     names = [colours[index] for index in rng.permutation(len(colours))[:count]]
     keys = _dial_in_turn(rng, split, tape, [*seconds, num_seconds]) if dials else [""] * count

@@ -238,7 +238,8 @@ def _questions(rng: np.random.Generator, heard: Heard, task: str) -> list[_Quest
         return _pattern_questions(heard.loud, ("loud", "soft"), ("loudness", "louder", "num_loud"))
     if task == "pitch" and heard.high:
         return _pattern_questions(heard.high, ("high", "low"), ("pitch", "higher", "num_high"))
-    is_plain = heard.kind != "morse" or has_dots_and_dashes(heard.text)
+    # One beep is no row of beeps.
+    is_plain = has_dots_and_dashes(heard.text) if heard.kind == "morse" else heard.num_beeps != 1
     if task == "kind" and heard.kind in KIND_ANSWERS and is_plain:
         return [_Question(name="kind", answer=KIND_ANSWERS[heard.kind])]
     if task == "negative":

@@ -207,8 +207,10 @@ def _sound(rng: np.random.Generator, seen: Seen) -> list[_Question]:
     questions = [
         _Question(name="any_sound", answer=yes_or_no(seen.sound != "none")),
         _Question(name="any_sound", answer=yes_or_no(seen.sound != "none")),
-        _Question(name="which_sound", answer=what),
     ]
+    # One beep is no row of beeps.
+    if seen.num_beeps != 1:
+        questions.append(_Question(name="which_sound", answer=what))
     if seen.sound == "beeps":
         questions.append(_Question(name="num_beeps", answer=f"{seen.num_beeps}."))
     return questions

@@ -110,7 +110,7 @@ def _scene(rng: np.random.Generator, split: Split, task: str) -> tuple[Heard, So
     elif task in ("loudness", "pitch"):
         heard = _patterned_beeps(rng, split, tape, task)
     elif task == "count":
-        heard = _beeps(rng, split, tape) if rng.random() < 0.94 else Heard(kind="silence")
+        heard = _beeps(rng, split, tape, least=1) if rng.random() < 0.94 else Heard(kind="silence")
     else:
         heard = _any(rng, split, tape)
     total = tape.now_s + float(rng.uniform(0.05, 1.0))
@@ -125,7 +125,7 @@ def _any(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
         return _morse(rng, split, tape, mixed=True)
     if kind == "sweep":
         return _sweep(rng, split, tape)
-    return _beeps(rng, split, tape) if kind == "beeps" else Heard(kind="silence")
+    return _beeps(rng, split, tape, least=2) if kind == "beeps" else Heard(kind="silence")
 
 
 def _dial(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
@@ -171,11 +171,11 @@ def _steady(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
     return Heard(kind="steady", direction="It stays the same.")
 
 
-def _beeps(rng: np.random.Generator, split: Split, tape: Tape) -> Heard:
+def _beeps(rng: np.random.Generator, split: Split, tape: Tape, *, least: int) -> Heard:
     """Beeps of one kind; sometimes of patterns."""
     if rng.random() < 0.25:
         return _patterned_beeps(rng, split, tape, str(rng.choice(("loudness", "pitch"))))
-    count = int(rng.integers(1, MAX_BEEPS + 1))
+    count = int(rng.integers(least, MAX_BEEPS + 1))
     sender, hz = voice(rng, split, harmonics=True), beep_hz(rng, split)
     beep(rng, split, tape, [(hz, 1.0)] * count, sender, within_s=MAX_ROW_S)
     return Heard(kind="beeps", num_beeps=count)
