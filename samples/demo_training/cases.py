@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
+from samples.demo_training.scenes import clips, heard, lettering, pictures, refusals, sounds, talk
 from samples.demo_training.scenes.base import Medium, Picture, Sample, Sound, Split, Turn
 from samples.demo_training.scenes.files import SOUND_RATES, write_clip, write_picture, write_sound
 from samples.demo_training.scenes.refusals import pick
@@ -29,26 +29,31 @@ _TURNED_SHARE = 0.6
 _CLIP_FPS = (6, 8, 10, 12)
 
 
-class Scenes(Protocol):
-    """A module of scenes. TASKS: the names of what it asks."""
+class Sampler(Protocol):
+    """What every module of scenes offers."""
 
-    @property
-    def TASKS(self) -> tuple[str, ...]: ...
-
-    def sample(
+    def __call__(
         self, rng: np.random.Generator, split: Split, turns: int = ..., task: str | None = ...
     ) -> Sample:
         """One conversation."""
         ...
 
 
-FAMILIES: dict[str, Scenes] = {
-    "pictures": pictures,
-    "reading": lettering,
-    "sound": sounds,
-    "video": clips,
-    "refusal": refusals,
-    "talk": talk,
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """tasks: the names of what its scenes ask."""
+
+    sample: Sampler
+    tasks: tuple[str, ...]
+
+
+FAMILIES = {
+    "pictures": Family(sample=pictures.sample, tasks=pictures.TASKS),
+    "reading": Family(sample=lettering.sample, tasks=lettering.TASKS),
+    "sound": Family(sample=sounds.sample, tasks=heard.TASKS),
+    "video": Family(sample=clips.sample, tasks=clips.TASKS),
+    "refusal": Family(sample=refusals.sample, tasks=refusals.TASKS),
+    "talk": Family(sample=talk.sample, tasks=talk.TASKS),
 }
 
 
@@ -82,7 +87,7 @@ def make_case(family: str, number: int, folder: Path) -> Case:
     """
     scenes = FAMILIES[family]
     rng = case_rng(family, number)
-    task = None if family == "refusal" else scenes.TASKS[number % len(scenes.TASKS)]
+    task = None if family == "refusal" else scenes.tasks[number % len(scenes.tasks)]
     sample = scenes.sample(rng, "test", turns=1, task=task)
     files = write_media(rng, sample.media, folder, f"{family}-{number}")
     return Case(

@@ -149,7 +149,7 @@ def test_the_same_case_twice_is_the_same(tmp_path: Path) -> None:
 def test_cases_use_every_format_and_every_task(tmp_path: Path) -> None:
     found = [make_case("pictures", number, tmp_path) for number in range(40)]
     assert {file.path.suffix for case in found for file in case.files} == {".jpg", ".png", ".webp"}
-    assert set(Counter(case.task for case in found)) == set(FAMILIES["pictures"].TASKS)
+    assert set(Counter(case.task for case in found)) == set(FAMILIES["pictures"].tasks)
     turned = set()
     for path in tmp_path.glob("*.jpg"):
         with Image.open(path) as image:
