@@ -8,9 +8,14 @@ from __future__ import annotations
 import torch
 
 from kernels.encoder_attention.cpu import encoder_attention_cpu
+from kernels.encoder_attention.differentiable import encoder_attention_differentiable
 from kernels.encoder_attention.reference import encoder_attention_reference
 
-_BACKENDS = {"reference": encoder_attention_reference, "cpu": encoder_attention_cpu}
+_BACKENDS = {
+    "reference": encoder_attention_reference,
+    "cpu": encoder_attention_cpu,
+    "differentiable": encoder_attention_differentiable,
+}
 
 
 def encoder_attention(
@@ -32,7 +37,7 @@ def encoder_attention(
     causal: token i sees j only where j <= i; with a window these are window + 1 tokens, itself included.
     sinks: [Hq], one logit per query head that joins the softmax's denominator and has no value.
     Scores are scaled by D ** -0.5. Returns [T, Hq, Dv] in query's dtype; softmax runs in float32.
-    backend: "reference" is the definition, "cpu" the fast form.
+    backend: "reference" is the definition, "cpu" the fast form, "differentiable" the one to train with.
     Raises ValueError for another backend, or for shapes, dtypes, devices or segments that do not fit.
     """
     if backend not in _BACKENDS:

@@ -19,7 +19,7 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, audio_tokenizer_tensors
 from serve_apps.checkpoint.initial import initial_tensor
 from serve_apps.checkpoint.shards import INDEX_NAME, read_metadata, write_weights
 from serve_apps.checkpoint.sizes import Size, audio_tokenizer_config, checkpoint_config
-from serve_apps.checkpoint.tokenizer import NUM_TOKENS, TOKEN_IDS, write_tokenizer
+from serve_apps.checkpoint.tokenizer import NUM_TOKENS, TOKEN_IDS, build_tokenizer, write_tokenizer
 
 MAX_SHARD_BYTES = 200_000_000
 MADE_BY = {"made_by": "mmserve make-checkpoint"}
@@ -94,7 +94,7 @@ def _write_files(folder: Path, config: dict[str, object], size: Size, seed: int)
     audio_folder.mkdir()
     _write_tensors(audio_folder, audio_tensors, seed)
     (audio_folder / "config.json").write_text(json.dumps(audio_tokenizer, indent=1) + "\n")
-    write_tokenizer(folder)
+    write_tokenizer(folder, build_tokenizer())
     generation = {
         "do_sample": True,
         "eos_token_id": TOKEN_IDS["<|im_end|>"],

@@ -7,6 +7,7 @@ of English kept here, so that the same files come out every time. Knows nothing 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,14 @@ SPECIAL_TOKENS = (
     "<|mimo_audio_start|>",
     "<|mimo_audio_end|>",
 )
-TOKEN_IDS = {token: NUM_PLAIN_TOKENS + index for index, token in enumerate(SPECIAL_TOKENS)}
+
+
+def token_ids(num_plain_tokens: int) -> dict[str, int]:
+    """Ids of `SPECIAL_TOKENS` in a tokenizer with so many others before them."""
+    return {token: num_plain_tokens + index for index, token in enumerate(SPECIAL_TOKENS)}
+
+
+TOKEN_IDS = token_ids(NUM_PLAIN_TOKENS)
 NUM_TOKENS = NUM_PLAIN_TOKENS + len(SPECIAL_TOKENS)
 
 _CORPUS = """\
@@ -53,40 +61,55 @@ left to the right of the frame.
 
 # The split that Qwen tokenizers use: contractions, words with their leading mark, single digits, punctuation,
 # line ends, blanks.
-_SPLIT = (
+SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
-def build_tokenizer() -> Tokenizer:
-    """The tokenizer: ids 0..255 bytes, then merges, then `SPECIAL_TOKENS` in their order."""
+def train_tokenizer(
+    texts: Iterable[str], num_plain_tokens: int = NUM_PLAIN_TOKENS, split: str = SPLIT
+) -> Tokenizer:
+    """A tokenizer with ids 0..255 bytes, then merges learnt from `texts`, then `SPECIAL_TOKENS` in their order.
+
+    split: regular expression whose matches, and what lies between them, are never merged with each other.
+    Raises ValueError when the texts are too few for that many merges.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.Split(Regex(split), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=NUM_PLAIN_TOKENS,
+        vocab_size=num_plain_tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=[],
         show_progress=False,
     )
-    tokenizer.train_from_iterator([_CORPUS], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != num_plain_tokens:
+        raise ValueError(
+            f"the texts give {tokenizer.get_vocab_size()} tokens; {num_plain_tokens} are needed, so add texts"
+        )
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     )
     return tokenizer
 
 
-def write_tokenizer(folder: Path) -> None:
+def build_tokenizer() -> Tokenizer:
+    """The tokenizer of random checkpoints."""
+    return train_tokenizer([_CORPUS])
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja."""
-    build_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     named = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -99,7 +122,7 @@ def write_tokenizer(folder: Path) -> None:
                 "single_word": False,
                 "special": True,
             }
-            for token, token_id in TOKEN_IDS.items()
+            for token, token_id in ((token, tokenizer.token_to_id(token)) for token in SPECIAL_TOKENS)
         },
         "bos_token": None,
         "unk_token": None,

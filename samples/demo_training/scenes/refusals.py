@@ -159,7 +159,7 @@ _OF_VIDEOS_ALONE = {
     "does_move": "{shape}",
     "shape_at": "{second}",
     "shape_order": "",
-    "keys_while_shape": "the {shape} was {colour}",
+    "keys_while": "the {shape} was {colour}",
 }
 # Made-up names teach that a word never heard of is no reason to guess.
 _MADE_UP_SHARE = 0.15

@@ -1,0 +1,156 @@
+"""Scenes to what the decoder trains on: token ids with places for media, prepared media, and which tokens to learn.
+
+Prompts are made by the same code as the server's. Knows no network but the audio tokenizer, whose codes it asks for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import json
+import numpy as np
+import torch
+
+from mm_pipeline.image.preprocess import ImageInput
+from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, MediaShape, MediaSpan, VideoLayout, expand
+from mm_pipeline.prompt.special_tokens import SpecialTokens
+from mm_pipeline.video.patches import video_patches
+from mm_pipeline.video.settings import VideoSettings
+from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound
+from samples.demo_training.stages.sound import mel_of
+from samples.demo_training.stages.vision import patches_of
+from samples.demo_training.vocabulary import build_tokenizer, full_config
+from serve_apps.checkpoint.tokenizer import write_tokenizer
+
+_FILE_FPS = (6, 8, 10, 12, 15, 24, 25, 30)
+_CACHED = Path(tempfile.gettempdir()) / "mm-pipeline-demo-training"
+
+Codes = Callable[[torch.Tensor], torch.Tensor]
+"""Mel frames [L, M] to codes [rows, channels]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """token_ids: int64 [S]. learnt: bool [S], tokens of answers, end marks included. turns: per answer its [first, end).
+
+    patches, grid: of all pictures and clips. codes: of all sounds. spans: media_index counts pictures, clips and
+    sounds together, rows of an item as in the server. tasks: per answer.
+    """
+
+    token_ids: torch.Tensor
+    learnt: torch.Tensor
+    turns: tuple[tuple[int, int], ...]
+    tasks: tuple[str, ...]
+    spans: tuple[MediaSpan, ...]
+    seen: tuple[ImageInput | None, ...]
+    heard: tuple[torch.Tensor | None, ...]
+
+
+class Writer:
+    """Samples to conversations."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+        self._prompter = prompter()
+        config = full_config()
+        self._tokens = SpecialTokens.from_config(config)
+        self._expansion = ExpansionSettings.from_config(config)
+        self._video = VideoSettings.from_config(config)
+        self._group = config["audio_config"]["group_size"]
+        text = self._prompter.encode_text
+        self._answer_start = [_id("<|im_start|>"), *text("assistant\n")]
+        self._answer_end = _id("<|im_end|>")
+
+    def write(self, sample: Sample, rng: np.random.Generator) -> Conversation:
+        """rng: draws what the scene leaves open, such as a clip's frame rate."""
+        seen, heard, shapes, kinds = [], [], [], []
+        for medium in sample.media:
+            image, codes, shape = self._prepare(medium, rng)
+            seen.append(image)
+            heard.append(codes)
+            shapes.append(shape)
+            kinds.append(shape.modality)
+        messages: list[dict[str, Any]] = []
+        for number, turn in enumerate(sample.turns):
+            parts = [{"type": kind} for kind in kinds] if number == 0 else []
+            messages.append({"role": "user", "content": [*parts, {"type": "text", "text": turn.question}]})
+            messages.append({"role": "assistant", "content": turn.answer})
+        expanded = expand(
+            self._prompter.render(messages), shapes, self._tokens, self._prompter.encode_text, self._expansion
+        )
+        # Rendering ends where the next answer would begin.
+        ids = list(expanded.token_ids[: -len(self._answer_start)])
+        turns = tuple(self._answers(ids))
+        learnt = torch.zeros(len(ids), dtype=torch.bool)
+        for first, end in turns:
+            learnt[first:end] = True
+        return Conversation(
+            token_ids=torch.tensor(ids),
+            learnt=learnt,
+            turns=turns,
+            tasks=tuple(turn.task for turn in sample.turns),
+            spans=expanded.spans,
+            seen=tuple(seen),
+            heard=tuple(heard),
+        )
+
+    def _answers(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        start, found = self._answer_start, []
+        for at in range(len(ids) - len(start)):
+            if ids[at] == start[0] and list(ids[at : at + len(start)]) == start:
+                first = at + len(start)
+                found.append((first, ids.index(self._answer_end, first) + 1))
+        return found
+
+    def _prepare(
+        self, medium: Medium, rng: np.random.Generator
+    ) -> tuple[ImageInput | None, torch.Tensor | None, MediaShape]:
+        if isinstance(medium, Picture):
+            image = patches_of(medium)
+            return image, None, MediaShape(modality="image", num_tokens=image.num_tokens)
+        if isinstance(medium, Sound):
+            codes = self._codes(mel_of(medium))
+            return None, codes, MediaShape(modality="audio", num_tokens=-(-len(codes) // self._group))
+        return self._prepare_clip(medium, rng)
+
+    def _prepare_clip(
+        self, clip: Clip, rng: np.random.Generator
+    ) -> tuple[ImageInput | None, torch.Tensor | None, MediaShape]:
+        fps = _FILE_FPS[int(rng.integers(len(_FILE_FPS)))]
+        times = frame_times(clip.duration_s, fps, self._video)
+        frames = np.stack([clip.draw(second) for second in times])
+        image = video_patches(torch.from_numpy(frames).permute(0, 3, 1, 2), self._video)
+        codes = None if clip.sound is None else self._codes(mel_of(clip.sound))
+        layout = VideoLayout(
+            frame_times_s=times,
+            tokens_per_unit=image.num_tokens // image.grid_thw[0],
+            audio_tokens=0 if codes is None else -(-len(codes) // self._group),
+        )
+        return image, codes, MediaShape.of_video(layout)
+
+
+def frame_times(duration_s: float, fps: int, settings: VideoSettings) -> tuple[float, ...]:
+    """Seconds of the frames that the server samples from a file of that length and rate."""
+    there = round(duration_s * fps)
+    number = min(max(int(duration_s * settings.fps), settings.min_frames), there) // 2 * 2
+    return tuple(step * (there - 1) // max(number - 1, 1) / fps for step in range(max(number, 1)))
+
+
+@cache
+def prompter() -> ChatPrompter:
+    """The server's prompt writer with the demo model's tokenizer, which is learnt once per machine."""
+    if not (_CACHED / "config.json").exists():
+        _CACHED.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(_CACHED, build_tokenizer())
+        (_CACHED / "config.json").write_text(json.dumps(full_config()))
+    return ChatPrompter.from_folder(_CACHED)
+
+
+def _id(token: str) -> int:
+    ids: list[int] = prompter()._tokenizer.convert_tokens_to_ids([token])
+    return ids[0]

@@ -1,0 +1,227 @@
+"""The decoder of llm_core with gradients: the same mathematics on padded batches, without caches.
+
+Parameter names are the hub's without `model.`; the exporter fuses the attention projections. Multi-token-prediction
+layers are here too. Shape letters: B conversations, S positions, H hidden size, N = B x S.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from llm_core.config import AttentionSpec, DecoderConfig, LayerKind, MoeSpec
+from samples.demo_training.architecture import initialise
+
+_BALANCE_RATE = 1e-3
+
+
+class Decoder(nn.Module):
+    """embed_tokens, layers, norm and lm_head; `mtp` beside them."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        size, eps = config.hidden_size, config.norm_eps
+        self.embed_tokens = nn.Embedding(config.vocab_size, size)
+        self.layers = nn.ModuleList(
+            Layer(config, spec.kind, is_moe=spec.is_moe) for spec in config.layers
+        )
+        self.norm = nn.RMSNorm(size, eps=eps)
+        self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
+        self.mtp = nn.ModuleDict(
+            {"layers": nn.ModuleList(MtpLayer(config) for _ in range(config.num_mtp_layers))}
+        )
+        initialise(self)
+        nn.init.normal_(self.embed_tokens.weight)
+        nn.init.normal_(self.lm_head.weight, std=0.02)
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """embedded: [B, S, H]. Hidden states after the final norm, [B, S, H]."""
+        masks = Masks(self.config, embedded.shape[1], embedded.device)
+        for layer in self.layers:
+            embedded = layer(embedded, masks)
+        hidden: torch.Tensor = self.norm(embedded)
+        return hidden
+
+    def draft(self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """What multi-token-prediction layer `layer` hands to the head: [B, S, H].
+
+        embedded_next: [B, S, H], at position t the embedding of token t + 1 + layer. hidden: `forward`'s at t.
+        """
+        masks = Masks(self.config, hidden.shape[1], hidden.device)
+        drafted: torch.Tensor = self.mtp["layers"][layer](embedded_next, hidden, masks)  # type: ignore[index]
+        return drafted
+
+    def balance(self) -> None:
+        """Moves each router's selection bias against its experts' load, as `noaux_tc` training does."""
+        for module in self.modules():
+            if isinstance(module, Router):
+                module.balance()
+
+
+class Masks:
+    """Which positions see which, and their rotation, shared by all layers of a kind."""
+
+    def __init__(self, config: DecoderConfig, length: int, device: torch.device) -> None:
+        position = torch.arange(length, device=device)
+        behind = position[:, None] - position[None, :]
+        self.visible: dict[LayerKind, torch.Tensor] = {}
+        self.rope: dict[LayerKind, tuple[torch.Tensor, torch.Tensor]] = {}
+        kinds: tuple[LayerKind, ...] = ("full", "swa")
+        for kind in kinds:
+            spec = config.attention(kind)
+            visible = behind >= 0
+            if spec.window_keys is not None:
+                visible &= behind < spec.window_keys
+            self.visible[kind] = F.pad(visible, (0, 1), value=True) if spec.has_sink else visible
+            exponent = torch.arange(0, spec.rope_dim, 2, device=device, dtype=torch.float32) / spec.rope_dim
+            angles = position[:, None] * spec.rope_theta**-exponent
+            self.rope[kind] = angles.cos(), angles.sin()
+
+
+class Attention(nn.Module):
+    def __init__(self, config: DecoderConfig, kind: LayerKind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.spec: AttentionSpec = config.attention(kind)
+        self.value_scale = config.value_scale
+        size = config.hidden_size
+        self.q_proj = nn.Linear(size, self.spec.q_size, bias=False)
+        self.k_proj = nn.Linear(size, self.spec.k_size, bias=False)
+        self.v_proj = nn.Linear(size, self.spec.v_size, bias=False)
+        self.o_proj = nn.Linear(self.spec.num_heads * self.spec.v_head_dim, size, bias=False)
+        sinks = nn.Parameter(torch.zeros(self.spec.num_heads)) if self.spec.has_sink else None
+        self.attention_sink_bias = sinks
+
+    def forward(self, x: torch.Tensor, masks: Masks) -> torch.Tensor:
+        spec = self.spec
+        query, key = (
+            _rotated(proj(x).unflatten(-1, (-1, spec.head_dim)).transpose(1, 2), spec, masks.rope[self.kind])
+            for proj in (self.q_proj, self.k_proj)
+        )
+        value = self.v_proj(x).unflatten(-1, (-1, spec.v_head_dim)).transpose(1, 2) * self.value_scale
+        group = spec.num_heads // spec.num_kv_heads
+        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+        scale = spec.head_dim**-0.5
+        extra = 0
+        if self.attention_sink_bias is not None:
+            # One more key whose score is the sink, in a dimension of its own, and whose value is zero.
+            extra = 1
+            query, key = F.pad(query, (0, 1), value=1.0), F.pad(key, (0, 1, 0, 1))
+            sink = (self.attention_sink_bias / scale).view(1, -1, 1, 1)
+            key = key + F.pad(sink, (spec.head_dim, 0, key.shape[2] - 1, 0))
+        # The fused kernel wants one width for keys and values.
+        value = F.pad(value, (0, key.shape[3] - value.shape[3], 0, extra))
+        attended = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=masks.visible[self.kind], scale=scale
+        )
+        out: torch.Tensor = self.o_proj(attended[..., : spec.v_head_dim].transpose(1, 2).flatten(2))
+        return out
+
+
+def _rotated(
+    x: torch.Tensor, spec: AttentionSpec, rope: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """[B, heads, S, D] with its first rope_dim components rotated, component i paired with i + rope_dim / 2."""
+    cos, sin = rope
+    half = spec.rope_dim // 2
+    low, high, rest = x[..., :half], x[..., half : spec.rope_dim], x[..., spec.rope_dim :]
+    return torch.cat([low * cos - high * sin, high * cos + low * sin, rest], dim=-1)
+
+
+class Mlp(nn.Module):
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size, width, bias=False)
+        self.up_proj = nn.Linear(size, width, bias=False)
+        self.down_proj = nn.Linear(width, size, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Router(nn.Module):
+    """Sigmoid scores; a bias that training moves steers the choice only."""
+
+    def __init__(self, size: int, spec: MoeSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.weight = nn.Parameter(torch.zeros(spec.num_experts, size))
+        self.register_buffer("e_score_correction_bias", torch.zeros(spec.num_experts))
+        self.register_buffer("load", torch.zeros(spec.num_experts), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and ids of the chosen experts, both [N, K]."""
+        scores = F.linear(x, self.weight).sigmoid()
+        bias, load = self.get_buffer("e_score_correction_bias"), self.get_buffer("load")
+        ids = (scores.detach() + bias).topk(self.spec.top_k, dim=-1, sorted=False).indices
+        if self.training:
+            load += ids.flatten().bincount(minlength=self.spec.num_experts)
+        weights = scores.gather(1, ids)
+        return weights / (weights.sum(dim=-1, keepdim=True) + 1e-20), ids
+
+    def balance(self) -> None:
+        bias, load = self.get_buffer("e_score_correction_bias"), self.get_buffer("load")
+        bias += _BALANCE_RATE * (load.mean() - load).sign()
+        load.zero_()
+
+
+class Experts(nn.Module):
+    def __init__(self, size: int, spec: MoeSpec) -> None:
+        super().__init__()
+        self.gate = Router(size, spec)
+        self.experts = nn.ModuleList(Mlp(size, spec.intermediate_size) for _ in range(spec.num_experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.flatten(0, 1)
+        weights, ids = self.gate(rows)
+        # Pairs (row, choice) in the order of their experts, so that each expert reads and writes one slice.
+        order = ids.flatten().argsort(stable=True)
+        counts = ids.flatten().bincount(minlength=len(self.experts)).tolist()
+        source = order // ids.shape[1]
+        slices = rows.index_select(0, source).split(counts)
+        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, slices, strict=True)])
+        outputs = outputs * weights.flatten().index_select(0, order).unsqueeze(1)
+        return torch.zeros_like(rows).index_add(0, source, outputs).view_as(x)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: DecoderConfig, kind: LayerKind, *, is_moe: bool) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.norm_eps
+        self.input_layernorm = nn.RMSNorm(size, eps=eps)
+        self.self_attn = Attention(config, kind)
+        self.post_attention_layernorm = nn.RMSNorm(size, eps=eps)
+        if is_moe:
+            assert config.moe is not None
+            self.mlp: nn.Module = Experts(size, config.moe)
+        else:
+            self.mlp = Mlp(size, config.dense_intermediate_size)
+
+    def forward(self, x: torch.Tensor, masks: Masks) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), masks)
+        out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class MtpLayer(nn.Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.norm_eps
+        self.enorm = nn.RMSNorm(size, eps=eps)
+        self.hnorm = nn.RMSNorm(size, eps=eps)
+        self.eh_proj = nn.Linear(2 * size, size, bias=False)
+        self.input_layernorm = nn.RMSNorm(size, eps=eps)
+        self.self_attn = Attention(config, "swa")
+        self.pre_mlp_layernorm = nn.RMSNorm(size, eps=eps)
+        self.mlp = Mlp(size, config.dense_intermediate_size)
+        self.final_layernorm = nn.RMSNorm(size, eps=eps)
+
+    def forward(self, embedded: torch.Tensor, hidden: torch.Tensor, masks: Masks) -> torch.Tensor:
+        x = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(hidden)], dim=-1))
+        x = x + self.self_attn(self.input_layernorm(x), masks)
+        x = x + self.mlp(self.pre_mlp_layernorm(x))
+        out: torch.Tensor = self.final_layernorm(x)
+        return out

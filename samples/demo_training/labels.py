@@ -1,0 +1,148 @@
+"""Dense labels of pictures and sounds, for teaching the encoders before the decoder reads them. Knows no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import torch
+
+from samples.demo_training.scenes.base import Picture, Sound
+from samples.demo_training.scenes.tones import KEYS
+
+SHAPES = ("circle", "square", "triangle", "star", "cross")
+COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "black", "white")
+GLYPHS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+NUM_PLACES = 6
+"""Letters of a word that have a place of their own in the labels."""
+IGNORED = -100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureLabels:
+    """Of T tokens and P patches, in the encoder's order; classes start at 1, 0 is none, IGNORED is not asked.
+
+    shape, colour: int64 [T], of what has its centre in the token. glyph: int64 [T, NUM_PLACES], the character whose
+    centre is in the token, by its place in the word. place: float32 [T, 2], the token's own in -1..1.
+    size: float32 [T], longest side of the shape over the picture's, NaN without one.
+    patch_shape, patch_glyph: int64 [P], of the box that covers the patch's centre.
+    """
+
+    shape: torch.Tensor
+    colour: torch.Tensor
+    glyph: torch.Tensor
+    place: torch.Tensor
+    size: torch.Tensor
+    patch_shape: torch.Tensor
+    patch_glyph: torch.Tensor
+
+
+Labels = TypeVar("Labels", PictureLabels, "SoundLabels")
+
+
+def picture_labels(picture: Picture, grid: tuple[int, int, int]) -> PictureLabels:
+    """grid: (1, rows, columns) of patches after preprocessing; a token is 2 x 2 of them."""
+    rows, columns = grid[1] // 2, grid[2] // 2
+    height, width = picture.pixels.shape[:2]
+    shape = torch.zeros(rows, columns, dtype=torch.int64)
+    colour = torch.full((rows, columns), IGNORED)
+    glyph = torch.zeros(rows, columns, NUM_PLACES, dtype=torch.int64)
+    size = torch.full((rows, columns), float("nan"))
+    patch_shape = torch.zeros(2 * rows, 2 * columns, dtype=torch.int64)
+    patch_glyph = torch.zeros_like(patch_shape)
+    patch_y = (torch.arange(2 * rows) + 0.5) / (2 * rows) * height
+    patch_x = (torch.arange(2 * columns) + 0.5) / (2 * columns) * width
+    for mark in picture.marks:
+        left, top, right, bottom = mark.box
+        row = min(rows - 1, max(0, int((top + bottom) / 2 / height * rows)))
+        column = min(columns - 1, max(0, int((left + right) / 2 / width * columns)))
+        covered = ((patch_y >= top) & (patch_y < bottom))[:, None] & (patch_x >= left) & (patch_x < right)
+        colour[row, column] = COLOURS.index(mark.colour)
+        if mark.kind == "shape":
+            kind = 1 + SHAPES.index(mark.name)
+            shape[row, column] = kind
+            size[row, column] = max((right - left) / width, (bottom - top) / height)
+            patch_shape[covered] = kind
+        else:
+            kind = 1 + GLYPHS.index(mark.name)
+            if mark.index < NUM_PLACES:
+                glyph[row, column, mark.index] = kind
+            patch_glyph[covered] = kind
+    y = torch.linspace(-1, 1, rows)[:, None].expand(rows, columns)
+    x = torch.linspace(-1, 1, columns).expand(rows, columns)
+    return PictureLabels(
+        shape=shape.flatten(),
+        colour=colour.flatten(),
+        glyph=glyph.flatten(0, 1),
+        place=torch.stack([y, x], dim=-1).flatten(0, 1),
+        size=size.flatten(),
+        patch_shape=_in_token_order(patch_shape),
+        patch_glyph=_in_token_order(patch_glyph),
+    )
+
+
+def concatenated(labels: Sequence[Labels]) -> Labels:
+    """The labels of several media one after another."""
+    kind = type(labels[0])
+    return kind(
+        **{field.name: torch.cat([getattr(one, field.name) for one in labels]) for field in fields(kind)}
+    )
+
+
+def _in_token_order(patches: torch.Tensor) -> torch.Tensor:
+    """[2 rows, 2 columns] to [P], the four patches of a token side by side."""
+    return patches.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).transpose(1, 2).flatten()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundLabels:
+    """Of R rows of 40 ms; key: int64 [R], 0 none, IGNORED where a key is heard in part of the row.
+
+    heard: float32 [R], share of the row in which anything sounds. starts, ends: float32 [R], tones that begin or
+    end in it. pitch: float32 [R], octaves above 600 Hz of a tone that is no key, else NaN. rise: int64 [R], 1 falls,
+    2 steady, 3 rises, IGNORED without such a tone. level: float32 [R], in units of 20 dB, NaN in silence.
+    """
+
+    key: torch.Tensor
+    heard: torch.Tensor
+    starts: torch.Tensor
+    ends: torch.Tensor
+    pitch: torch.Tensor
+    rise: torch.Tensor
+    level: torch.Tensor
+
+
+ROW_S = 0.04
+_MOSTLY = 0.6
+
+
+def sound_labels(sound: Sound, num_rows: int) -> SoundLabels:
+    nan = float("nan")
+    key, rise = torch.zeros(num_rows, dtype=torch.int64), torch.full((num_rows,), IGNORED)
+    heard, starts, ends = (torch.zeros(num_rows) for _ in range(3))
+    pitch, level = torch.full((num_rows,), nan), torch.full((num_rows,), nan)
+    row_start = torch.arange(num_rows) * ROW_S
+    for tone in sound.tones:
+        share = (torch.clamp(row_start + ROW_S, max=tone.end_s) - row_start.clamp(min=tone.start_s)) / ROW_S
+        share = share.clamp(min=0)
+        heard += share
+        for counts, second in ((starts, tone.start_s), (ends, tone.end_s)):
+            row = int(second / ROW_S)
+            if 0 <= row < num_rows:
+                counts[row] += 1
+        mostly = share >= _MOSTLY
+        level[mostly] = math.log10(max(tone.level, 1e-4))
+        if tone.kind == "dtmf":
+            key[(share > 0) & ~mostly & (key == 0)] = IGNORED
+            key[mostly] = 1 + KEYS.index(tone.name)
+            continue
+        middle = ((row_start + ROW_S / 2 - tone.start_s) / (tone.end_s - tone.start_s)).clamp(0, 1)
+        hz = tone.start_hz * (tone.end_hz / tone.start_hz) ** middle
+        pitch[mostly] = (hz / 600).log2()[mostly]
+        way = 2 if tone.start_hz == tone.end_hz else 3 if tone.end_hz > tone.start_hz else 1
+        rise[mostly] = way
+    return SoundLabels(
+        key=key, heard=heard.clamp(max=1), starts=starts, ends=ends, pitch=pitch, rise=rise, level=level
+    )

@@ -1,0 +1,152 @@
+"""First stage: the vision encoder learns what is where, from dense labels. Its heads are thrown away afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mm_pipeline.image.preprocess import ImageInput, preprocess_image
+from mm_pipeline.image.settings import ImageSettings
+from mm_pipeline.limits import MediaLimits
+from samples.demo_training.architecture import model_config, vision_encoder
+from samples.demo_training.labels import (
+    COLOURS,
+    GLYPHS,
+    IGNORED,
+    NUM_PLACES,
+    SHAPES,
+    PictureLabels,
+    concatenated,
+    picture_labels,
+)
+from samples.demo_training.scenes import lettering, pictures
+from samples.demo_training.scenes.base import Picture
+from samples.demo_training.training import prefetched
+
+PICTURES_PER_BATCH = 16
+_SEED = 1_000_000
+_SETTINGS = ImageSettings.from_config(model_config())
+_LIMITS = MediaLimits()
+# Most tokens hold nothing: what is something weighs more.
+_NOTHING_WEIGHT = 0.2
+_NO_GLYPH_WEIGHT = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """patches: float32 [P, values]. grids: one per picture, equal ones side by side."""
+
+    patches: torch.Tensor
+    grids: list[tuple[int, int, int]]
+    labels: PictureLabels
+
+
+class VisionWithHeads(nn.Module):
+    """The encoder, and linear heads on its embeddings and on its last patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = vision_encoder()
+        size, patch_size = self.encoder.config.out_hidden_size, self.encoder.config.hidden_size
+        self.shape_head = nn.Linear(size, 1 + len(SHAPES))
+        self.colour_head = nn.Linear(size, len(COLOURS))
+        self.glyph_head = nn.Linear(size, NUM_PLACES * (1 + len(GLYPHS)))
+        self.place_head = nn.Linear(size, 3)
+        self.patch_head = nn.Linear(patch_size, 2 + len(SHAPES) + len(GLYPHS))
+
+    def forward(
+        self, patches: torch.Tensor, grids: list[tuple[int, int, int]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings [T, size] and the patches before merging [P, patch size]."""
+        kept: list[torch.Tensor] = []
+        hook = self.encoder.merger.ln_q.register_forward_hook(lambda _module, _args, out: kept.append(out))
+        try:
+            embeddings: torch.Tensor = self.encoder(patches, grids)
+        finally:
+            hook.remove()
+        return embeddings, kept[0]
+
+
+class VisionStage:
+    """See `Stage`. One batch is half shapes, half lettering."""
+
+    name = "vision"
+    learning_rate = 2e-3
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        torch.manual_seed(_SEED)
+        self.module = VisionWithHeads()
+
+    def batches(self, first: int) -> Iterator[Batch]:
+        return prefetched(make_batch, first, self.steps)
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        module, labels = self.module, batch.labels
+        embeddings, patches = module(batch.patches, batch.grids)
+        glyphs = module.glyph_head(embeddings).unflatten(-1, (NUM_PLACES, -1)).flatten(0, 1)
+        shapes, colours = module.shape_head(embeddings), module.colour_head(embeddings)
+        place = module.place_head(embeddings)
+        patch_shapes, patch_glyphs = module.patch_head(patches).split(
+            [1 + len(SHAPES), 1 + len(GLYPHS)], dim=-1
+        )
+        sized = ~labels.size.isnan()
+        losses = {
+            "shape": _weighted(shapes, labels.shape),
+            "colour": F.cross_entropy(colours, labels.colour, ignore_index=IGNORED),
+            "glyph": _weighted(glyphs, labels.glyph.flatten(), _NO_GLYPH_WEIGHT),
+            "place": F.mse_loss(place[:, :2], labels.place),
+            "size": 10 * F.mse_loss(place[sized, 2], labels.size[sized]),
+            "patch": 0.5 * (_weighted(patch_shapes, labels.patch_shape) + _weighted(patch_glyphs, labels.patch_glyph)),
+        }
+        numbers = {
+            "shape_right": _right(shapes, labels.shape),
+            "colour_right": _right(colours, labels.colour + 1, 1),
+            "glyph_right": _right(glyphs, labels.glyph.flatten()),
+            "place": losses["place"].item(),
+        }
+        return torch.stack(list(losses.values())).sum(), numbers
+
+    def after_step(self) -> None:
+        """Nothing."""
+
+
+def make_batch(step: int, split: str = "train") -> Batch:
+    """The batch of one step: always the same."""
+    rng = np.random.default_rng([_SEED if split == "train" else _SEED + 1, step])
+    items = []
+    for index in range(PICTURES_PER_BATCH):
+        family = lettering if index % 2 else pictures
+        for medium in family.sample(rng, split, turns=1).media:
+            assert isinstance(medium, Picture)
+            items.append((patches_of(medium), medium))
+    items = sorted(items, key=lambda item: item[0].grid_thw)
+    return Batch(
+        patches=torch.cat([image.patches for image, _ in items]),
+        grids=[image.grid_thw for image, _ in items],
+        labels=concatenated([picture_labels(picture, image.grid_thw) for image, picture in items]),
+    )
+
+
+def patches_of(picture: Picture) -> ImageInput:
+    """The picture as the server would prepare it."""
+    return preprocess_image(torch.from_numpy(picture.pixels.copy()).permute(2, 0, 1), _SETTINGS, _LIMITS)
+
+
+def _weighted(
+    logits: torch.Tensor, classes: torch.Tensor, nothing_weight: float = _NOTHING_WEIGHT
+) -> torch.Tensor:
+    weight = torch.ones(logits.shape[-1])
+    weight[0] = nothing_weight
+    return F.cross_entropy(logits, classes, weight=weight)
+
+
+def _right(logits: torch.Tensor, classes: torch.Tensor, offset: int = 0) -> float:
+    """Share of the tokens with something in them that are named right."""
+    asked = classes > 0
+    return (logits[asked].argmax(dim=-1) + offset == classes[asked]).float().mean().item()

@@ -1,0 +1,170 @@
+"""The training loop that every stage runs: optimiser, schedule, progress, log, saving and going on. Knows no model."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from samples.demo_training.muon import Muon
+
+SAVE_EVERY_S = 120.0
+LOG_EVERY = 25
+_WARMUP = 100
+# Muon's steps may be larger than AdamW's.
+_MUON_SHARE = 3.0
+
+
+class Stage(Protocol):
+    """name: of its files. steps: in all. module: what is trained and saved; frozen parameters need no gradient."""
+
+    name: str
+    steps: int
+    learning_rate: float
+    module: nn.Module
+
+    def batches(self, first: int) -> Iterator[Any]:
+        """Batches from step `first` on; the same step always gives the same batch."""
+        ...
+
+    def loss(self, batch: Any) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss to minimise, and numbers to log."""
+        ...
+
+    def after_step(self) -> None:
+        """Called after each optimiser step."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """folder: where states and the log are kept. deadline: on `time.monotonic()`, when to save and stop."""
+
+    folder: Path
+    deadline: float = math.inf
+
+    def state_path(self, name: str) -> Path:
+        return self.folder / f"{name}.pt"
+
+    def log(self, entry: Mapping[str, Any]) -> None:
+        with (self.folder / "log.jsonl").open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def train(stage: Stage, run: Run) -> bool:
+    """Trains until the stage's last step or the run's deadline; True when the stage is done.
+
+    A state from an earlier run is gone on with: weights, optimiser, step and seconds.
+    """
+    optimisers = _optimisers(stage.module, stage.learning_rate)
+    step, seconds = 0, 0.0
+    path = run.state_path(stage.name)
+    if path.exists():
+        state = torch.load(path, weights_only=True)
+        stage.module.load_state_dict(state["module"])
+        step, seconds = state["step"], state["seconds"]
+        if step >= stage.steps:
+            return True
+        for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+    begun = saved_at = time.monotonic()
+
+    def save() -> None:
+        temporary = path.with_suffix(".new")
+        torch.save(
+            {
+                "module": stage.module.state_dict(),
+                "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+                "step": step,
+                "seconds": seconds + time.monotonic() - begun,
+            },
+            temporary,
+        )
+        temporary.replace(path)
+
+    averages: dict[str, float] = {}
+    with tqdm(total=stage.steps, initial=step, desc=stage.name, mininterval=5, dynamic_ncols=True) as bar:
+        for batch in stage.batches(step):
+            for optimiser in optimisers:
+                for group in optimiser.param_groups:
+                    group["lr"] = group["peak_lr"] * schedule(step, stage.steps)
+            loss, numbers = stage.loss(batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(stage.module.parameters(), 1.0)
+            for optimiser in optimisers:
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
+            stage.after_step()
+            step += 1
+            for name, value in {"loss": loss.item(), **numbers}.items():
+                averages[name] = 0.95 * averages.get(name, value) + 0.05 * value
+            bar.update()
+            if step % LOG_EVERY == 0 or step == stage.steps:
+                shown = {name: round(value, 4) for name, value in averages.items()}
+                bar.set_postfix(shown, refresh=False)
+                spent = round(seconds + time.monotonic() - begun, 1)
+                run.log({"stage": stage.name, "step": step, "seconds": spent, **shown})
+            now = time.monotonic()
+            if step >= stage.steps or now >= run.deadline:
+                break
+            if now - saved_at >= SAVE_EVERY_S:
+                save()
+                saved_at = now
+    save()
+    return step >= stage.steps
+
+
+def schedule(step: int, steps: int) -> float:
+    """Share of the peak learning rate: linear warm-up, then a cosine down to a fiftieth."""
+    warmup = min(_WARMUP, steps // 10 + 1)
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return 0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _optimisers(module: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for matrices inside the network, AdamW for embeddings, heads, biases and gains."""
+    matrices, others = [], []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            inside = parameter.dim() == 2 and not any(part in name for part in ("embed", "head", "gate.weight"))
+            (matrices if inside else others).append(parameter)
+    optimisers: list[torch.optim.Optimizer] = []
+    if matrices:
+        optimisers.append(Muon(matrices, lr=_MUON_SHARE * learning_rate, momentum=0.95, weight_decay=0.01))
+    optimisers.append(torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0))
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["peak_lr"] = group["lr"]
+    return optimisers
+
+
+def prefetched(make: Callable[[int], Any], first: int, steps: int) -> Iterator[Any]:
+    """make(step) for each step from `first`, computed ahead in another process."""
+    from torch.utils.data import DataLoader
+
+    loader: DataLoader[Any] = DataLoader(
+        _Steps(make, first, steps), batch_size=None, num_workers=1, prefetch_factor=4
+    )
+    return iter(loader)
+
+
+class _Steps(torch.utils.data.Dataset[Any]):
+    def __init__(self, make: Callable[[int], Any], first: int, steps: int) -> None:
+        self._make, self._first, self._steps = make, first, steps
+
+    def __len__(self) -> int:
+        return self._steps - self._first
+
+    def __getitem__(self, index: int) -> Any:
+        torch.set_num_threads(1)
+        return self._make(self._first + index)
