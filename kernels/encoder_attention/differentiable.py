@@ -21,11 +21,10 @@ def encoder_attention_differentiable(
     lengths = [end - start for start, end in pairwise(cu_seqlens.tolist())]
     runs = [(length, len(list(run))) for length, run in groupby(lengths) if length]
     rows = [length * count for length, count in runs]
+    parts = zip(runs, query.split(rows), key.split(rows), value.split(rows), strict=True)
     outputs = [
-        _equal_segments(*parts, length, window, causal, sinks)
-        for parts, (length, _) in zip(
-            zip(*(tensor.split(rows) for tensor in (query, key, value)), strict=True), runs, strict=True
-        )
+        _equal_segments(queries, keys, values, length, window, causal, sinks)
+        for (length, _), queries, keys, values in parts
     ]
     return torch.cat(outputs) if outputs else query.new_zeros(0, query.shape[1], value.shape[2])
 

@@ -1,1 +1,1 @@
-"""Trains the checkpoint in samples/demo_model from made-up scenes, and measures it. See README.md beside this file."""
+"""Trains the checkpoint in samples/demo_model on made-up scenes, and measures it. README.md tells how."""

@@ -45,8 +45,7 @@ def vision_encoder() -> MimoVisionEncoder:
     initialise(module)
     with torch.no_grad():
         filters = module.patch_embed.proj.weight
-        # Pixels have a variance of about 1 already, most of it in the lowest frequency.
-        filters.copy_(0.25 * cosine_filters(filters.shape[0], filters.shape[-1]))
+        filters.copy_(cosine_filters(filters.shape[0], filters.shape[-1]))
     return module
 
 
@@ -81,8 +80,8 @@ def initialise(module: nn.Module) -> None:
 def cosine_filters(filters: int, size: int) -> torch.Tensor:
     """First filters of a picture's patches: [filters, 3, 2, size, size], orthonormal, smooth ones first.
 
-    Half are of brightness, a third of two colour differences, the rest of the change between the two frames; in each
-    kind the products of cosines that JPEG uses, from the lowest frequency on.
+    Half are of brightness, a third of two colour differences, the rest of the change between the two frames; in
+    each kind the products of cosines that JPEG uses, from the lowest frequency on.
     """
     waves = torch.cos(math.pi / size * (torch.arange(size) + 0.5) * torch.arange(size)[:, None])
     waves = waves / waves.norm(dim=1, keepdim=True)
@@ -91,7 +90,11 @@ def cosine_filters(filters: int, size: int) -> torch.Tensor:
         F.normalize(torch.tensor(mix), dim=0) for mix in ([1.0, 1, 1], [1.0, -1, 0], [1.0, 1, -2])
     )
     steady, change = torch.tensor([1.0, 1]) / 2**0.5, torch.tensor([1.0, -1]) / 2**0.5
-    kinds = [(bright, steady, filters // 2), (red_green, steady, filters // 6), (yellow_blue, steady, filters // 6)]
+    kinds = [
+        (bright, steady, filters // 2),
+        (red_green, steady, filters // 6),
+        (yellow_blue, steady, filters // 6),
+    ]
     kinds.append((bright, change, filters - sum(count for _, _, count in kinds)))
     return torch.stack(
         [

@@ -1,10 +1,11 @@
-"""Scenes to what the decoder trains on: token ids with places for media, prepared media, and which tokens to learn.
+"""Scenes to what the decoder trains on: token ids with places for media, the media, and which tokens to learn.
 
-Prompts are made by the same code as the server's. Knows no network but the audio tokenizer, whose codes it asks for.
+Prompts are made by the same code as the server's. Knows no network; the codes of sounds are asked for.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import json
 import numpy as np
 import torch
 
@@ -36,10 +36,8 @@ Codes = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """token_ids: int64 [S]. learnt: bool [S], tokens of answers, end marks included. turns: per answer its [first, end).
-
-    patches, grid: of all pictures and clips. codes: of all sounds. spans: media_index counts pictures, clips and
-    sounds together, rows of an item as in the server. tasks: per answer.
+    """token_ids: int64 [S]. learnt: bool [S], tokens of answers, end marks included. turns: each answer's
+    [first, end). tasks: per answer. spans: as in the server. seen, heard: per medium its patches, its codes.
     """
 
     token_ids: torch.Tensor

@@ -1,10 +1,12 @@
-"""The decoder of llm_core with gradients: the same mathematics on padded batches, without caches.
+"""The decoder of llm_core with gradients: the same mathematics on whole conversations, without caches.
 
 Parameter names are the hub's without `model.`; the exporter fuses the attention projections. Multi-token-prediction
-layers are here too. Shape letters: B conversations, S positions, H hidden size, N = B x S.
+layers are here too. Shape letters: B conversations, S positions of the longest, N positions of all, H hidden size.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +26,7 @@ class Decoder(nn.Module):
         self.config = config
         size, eps = config.hidden_size, config.norm_eps
         self.embed_tokens = nn.Embedding(config.vocab_size, size)
-        self.layers = nn.ModuleList(
-            Layer(config, spec.kind, is_moe=spec.is_moe) for spec in config.layers
-        )
+        self.layers = nn.ModuleList(Layer(config, spec.kind, is_moe=spec.is_moe) for spec in config.layers)
         self.norm = nn.RMSNorm(size, eps=eps)
         self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
         self.mtp = nn.ModuleDict(
@@ -36,21 +36,23 @@ class Decoder(nn.Module):
         nn.init.normal_(self.embed_tokens.weight)
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """embedded: [B, S, H]. Hidden states after the final norm, [B, S, H]."""
-        masks = Masks(self.config, embedded.shape[1], embedded.device)
+    def forward(self, embedded: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """embedded: [N, H], conversations of these lengths back to back. Hidden states after the final norm."""
+        batch = Batch(self.config, lengths, embedded.device)
         for layer in self.layers:
-            embedded = layer(embedded, masks)
+            embedded = layer(embedded, batch)
         hidden: torch.Tensor = self.norm(embedded)
         return hidden
 
-    def draft(self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """What multi-token-prediction layer `layer` hands to the head: [B, S, H].
+    def draft(
+        self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor, lengths: Sequence[int]
+    ) -> torch.Tensor:
+        """What multi-token-prediction layer `layer` hands to the head: [N, H].
 
-        embedded_next: [B, S, H], at position t the embedding of token t + 1 + layer. hidden: `forward`'s at t.
+        embedded_next: [N, H], at position t the embedding of token t + 1 + layer. hidden: `forward`'s at t.
         """
-        masks = Masks(self.config, hidden.shape[1], hidden.device)
-        drafted: torch.Tensor = self.mtp["layers"][layer](embedded_next, hidden, masks)  # type: ignore[index]
+        batch = Batch(self.config, lengths, hidden.device)
+        drafted: torch.Tensor = self.mtp["layers"][layer](embedded_next, hidden, batch)  # type: ignore[index]
         return drafted
 
     def balance(self) -> None:
@@ -60,11 +62,16 @@ class Decoder(nn.Module):
                 module.balance()
 
 
-class Masks:
-    """Which positions see which, and their rotation, shared by all layers of a kind."""
+class Batch:
+    """Which positions see which, their rotation, and the way from packed rows to padded ones and back."""
 
-    def __init__(self, config: DecoderConfig, length: int, device: torch.device) -> None:
-        position = torch.arange(length, device=device)
+    def __init__(self, config: DecoderConfig, lengths: Sequence[int], device: torch.device) -> None:
+        longest = max(lengths)
+        self.shape = len(lengths), longest
+        self.rows = torch.cat(
+            [torch.arange(length, device=device) + row * longest for row, length in enumerate(lengths)]
+        )
+        position = torch.arange(longest, device=device)
         behind = position[:, None] - position[None, :]
         self.visible: dict[LayerKind, torch.Tensor] = {}
         self.rope: dict[LayerKind, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -78,6 +85,15 @@ class Masks:
             exponent = torch.arange(0, spec.rope_dim, 2, device=device, dtype=torch.float32) / spec.rope_dim
             angles = position[:, None] * spec.rope_theta**-exponent
             self.rope[kind] = angles.cos(), angles.sin()
+
+    def padded(self, x: torch.Tensor, width: int) -> torch.Tensor:
+        """[N, heads * width] to [B, heads, S, width], zeros behind the end of a conversation."""
+        rows = x.new_zeros(self.shape[0] * self.shape[1], x.shape[1]).index_copy(0, self.rows, x)
+        return rows.view(*self.shape, -1, width).transpose(1, 2)
+
+    def packed(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, heads, S, width] to [N, heads * width]."""
+        return x.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.rows)
 
 
 class Attention(nn.Module):
@@ -94,13 +110,13 @@ class Attention(nn.Module):
         sinks = nn.Parameter(torch.zeros(self.spec.num_heads)) if self.spec.has_sink else None
         self.attention_sink_bias = sinks
 
-    def forward(self, x: torch.Tensor, masks: Masks) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         spec = self.spec
         query, key = (
-            _rotated(proj(x).unflatten(-1, (-1, spec.head_dim)).transpose(1, 2), spec, masks.rope[self.kind])
+            _rotated(batch.padded(proj(x), spec.head_dim), spec, batch.rope[self.kind])
             for proj in (self.q_proj, self.k_proj)
         )
-        value = self.v_proj(x).unflatten(-1, (-1, spec.v_head_dim)).transpose(1, 2) * self.value_scale
+        value = batch.padded(self.v_proj(x) * self.value_scale, spec.v_head_dim)
         group = spec.num_heads // spec.num_kv_heads
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
         scale = spec.head_dim**-0.5
@@ -114,15 +130,13 @@ class Attention(nn.Module):
         # The fused kernel wants one width for keys and values.
         value = F.pad(value, (0, key.shape[3] - value.shape[3], 0, extra))
         attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=masks.visible[self.kind], scale=scale
+            query, key, value, attn_mask=batch.visible[self.kind], scale=scale
         )
-        out: torch.Tensor = self.o_proj(attended[..., : spec.v_head_dim].transpose(1, 2).flatten(2))
+        out: torch.Tensor = self.o_proj(batch.packed(attended[..., : spec.v_head_dim]))
         return out
 
 
-def _rotated(
-    x: torch.Tensor, spec: AttentionSpec, rope: tuple[torch.Tensor, torch.Tensor]
-) -> torch.Tensor:
+def _rotated(x: torch.Tensor, spec: AttentionSpec, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """[B, heads, S, D] with its first rope_dim components rotated, component i paired with i + rope_dim / 2."""
     cos, sin = rope
     half = spec.rope_dim // 2
@@ -175,16 +189,15 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(Mlp(size, spec.intermediate_size) for _ in range(spec.num_experts))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.flatten(0, 1)
-        weights, ids = self.gate(rows)
+        weights, ids = self.gate(x)
         # Pairs (row, choice) in the order of their experts, so that each expert reads and writes one slice.
         order = ids.flatten().argsort(stable=True)
         counts = ids.flatten().bincount(minlength=len(self.experts)).tolist()
         source = order // ids.shape[1]
-        slices = rows.index_select(0, source).split(counts)
+        slices = x.index_select(0, source).split(counts)
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, slices, strict=True)])
         outputs = outputs * weights.flatten().index_select(0, order).unsqueeze(1)
-        return torch.zeros_like(rows).index_add(0, source, outputs).view_as(x)
+        return torch.zeros_like(x).index_add(0, source, outputs)
 
 
 class Layer(nn.Module):
@@ -200,8 +213,8 @@ class Layer(nn.Module):
         else:
             self.mlp = Mlp(size, config.dense_intermediate_size)
 
-    def forward(self, x: torch.Tensor, masks: Masks) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), masks)
+    def forward(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), batch)
         out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -219,9 +232,9 @@ class MtpLayer(nn.Module):
         self.mlp = Mlp(size, config.dense_intermediate_size)
         self.final_layernorm = nn.RMSNorm(size, eps=eps)
 
-    def forward(self, embedded: torch.Tensor, hidden: torch.Tensor, masks: Masks) -> torch.Tensor:
+    def forward(self, embedded: torch.Tensor, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         x = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(hidden)], dim=-1))
-        x = x + self.self_attn(self.input_layernorm(x), masks)
+        x = x + self.self_attn(self.input_layernorm(x), batch)
         x = x + self.mlp(self.pre_mlp_layernorm(x))
         out: torch.Tensor = self.final_layernorm(x)
         return out

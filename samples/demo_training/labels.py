@@ -93,7 +93,8 @@ def concatenated(labels: Sequence[Labels]) -> Labels:
 
 def _in_token_order(patches: torch.Tensor) -> torch.Tensor:
     """[2 rows, 2 columns] to [P], the four patches of a token side by side."""
-    return patches.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).transpose(1, 2).flatten()
+    blocks: torch.Tensor = patches.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).transpose(1, 2).flatten()
+    return blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,8 @@ class SoundLabels:
     """Of R rows of 40 ms; key: int64 [R], 0 none, IGNORED where a key is heard in part of the row.
 
     heard: float32 [R], share of the row in which anything sounds. starts, ends: float32 [R], tones that begin or
-    end in it. pitch: float32 [R], octaves above 600 Hz of a tone that is no key, else NaN. rise: int64 [R], 1 falls,
-    2 steady, 3 rises, IGNORED without such a tone. level: float32 [R], in units of 20 dB, NaN in silence.
+    end in it. pitch: float32 [R], octaves above 600 Hz of a tone that is no key, else NaN. rise: int64 [R],
+    1 falls, 2 steady, 3 rises, IGNORED without such a tone. level: float32 [R], in units of 20 dB, NaN in silence.
     """
 
     key: torch.Tensor

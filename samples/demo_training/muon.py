@@ -1,7 +1,7 @@
 """Muon (Jordan and others, 2024): momentum whose matrix is made orthogonal before each step.
 
-torch.optim.Muon does that in bfloat16, which CPUs without bfloat16 instructions multiply over fifty times slower than
-float32; this one stays in float32 and takes all matrices of one shape at once.
+torch.optim.Muon does that in bfloat16, which CPUs without bfloat16 instructions multiply over fifty times slower
+than float32; this one stays in float32 and takes all matrices of one shape at once.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One step; `closure` is not used."""
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[torch.nn.Parameter]] = defaultdict(list)
+            by_shape: dict[torch.Size, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    by_shape[matrix.shape].append(matrix)
-            for shape, matrices in by_shape.items():
+                    by_shape[matrix.shape].append((matrix, matrix.grad))
+            for shape, pairs in by_shape.items():
                 updates = []
-                for matrix in matrices:
+                for matrix, gradient in pairs:
                     state = self.state[matrix]
                     if not state:
                         state["momentum"] = torch.zeros_like(matrix)
                     momentum = state["momentum"]
-                    momentum.lerp_(matrix.grad, 1 - group["momentum"])
-                    updates.append(matrix.grad.lerp(momentum, group["momentum"]))
+                    momentum.lerp_(gradient, 1 - group["momentum"])
+                    updates.append(gradient.lerp(momentum, group["momentum"]))
                 scale = 0.2 * max(shape) ** 0.5
-                for matrix, update in zip(matrices, orthogonal(torch.stack(updates)), strict=True):
+                for (matrix, _), update in zip(pairs, orthogonal(torch.stack(updates)), strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(update, alpha=-group["lr"] * scale)
 
@@ -51,7 +51,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """[n, rows, columns] to nearly orthogonal matrices, by Newton and Schulz's iteration."""
     wide = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if wide else matrices
+    x: torch.Tensor = matrices.mT if wide else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(_ROUNDS):
         gram = x @ x.mT

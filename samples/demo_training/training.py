@@ -1,4 +1,4 @@
-"""The training loop that every stage runs: optimiser, schedule, progress, log, saving and going on. Knows no model."""
+"""The loop that every stage runs: optimiser, schedule, progress, log, saving and going on. Knows no model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Stage(Protocol):
     name: str
     steps: int
     learning_rate: float
-    module: nn.Module
+
+    @property
+    def module(self) -> nn.Module: ...
 
     def batches(self, first: int) -> Iterator[Any]:
         """Batches from step `first` on; the same step always gives the same batch."""
@@ -133,10 +135,13 @@ def schedule(step: int, steps: int) -> float:
 
 def _optimisers(module: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside the network, AdamW for embeddings, heads, biases and gains."""
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            inside = parameter.dim() == 2 and not any(part in name for part in ("embed", "head", "gate.weight"))
+            inside = parameter.dim() == 2 and not any(
+                part in name for part in ("embed", "head", "gate.weight")
+            )
             (matrices if inside else others).append(parameter)
     optimisers: list[torch.optim.Optimizer] = []
     if matrices:

@@ -43,10 +43,14 @@ def full_config() -> dict[str, Any]:
         "audio_end_token_id": ids["<|mimo_audio_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
     }
-    return config | media | {
-        "eos_token_id": ids["<|im_end|>"],
-        "processor_config": config["processor_config"] | media,
-    }
+    return (
+        config
+        | media
+        | {
+            "eos_token_id": ids["<|im_end|>"],
+            "processor_config": config["processor_config"] | media,
+        }
+    )
 
 
 def _texts() -> Iterator[str]:

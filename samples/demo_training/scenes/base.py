@@ -76,7 +76,7 @@ Medium: TypeAlias = Picture | Sound | Clip
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A question about the media (or about what was said before), its answer word by word, and the task it tests."""
+    """A question about the media or about what was said before, its answer word by word, and the task it tests."""
 
     question: str
     answer: str

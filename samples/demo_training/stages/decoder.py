@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,13 +24,41 @@ from samples.demo_training.training import prefetched
 from samples.demo_training.vocabulary import full_config
 
 _SEED = 3_000_000
-# Conversations of one step: module, how many, questions in each. Neighbours of like length share a padded batch.
-PLAN = (
-    ((pictures, 5, 5), (lettering, 4, 4), (refusals, 3, 3)),
-    ((sounds, 5, 5), (talk, 2, 3)),
-    ((clips, 4, 5),),
+_WITHOUT_MEDIA = ("outside", "no_picture", "no_sound", "no_video")
+_NAMES = {pictures: "pictures", lettering: "reading", sounds: "sound", clips: "video", refusals: "refusal"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """`count` conversations of one step about `turns` questions each. tasks: only these; all when empty."""
+
+    scenes: Any
+    count: int
+    turns: int
+    tasks: tuple[str, ...] = ()
+
+
+Plan: TypeAlias = tuple[tuple[Share, ...], ...]
+"""Conversations of one step, those of like length together."""
+
+WITHOUT_EYES: Plan = (
+    (
+        Share(scenes=sounds, count=10, turns=5),
+        Share(scenes=refusals, count=3, turns=3, tasks=_WITHOUT_MEDIA),
+        Share(
+            scenes=talk, count=3, turns=4, tasks=("greeting", "ability", "name", "wellbeing", "thanks", "sum")
+        ),
+    ),
 )
-_FAMILIES = {pictures: "pictures", lettering: "reading", sounds: "sound", clips: "video", refusals: "refusal"}
+EVERYTHING: Plan = (
+    (
+        Share(scenes=pictures, count=5, turns=5),
+        Share(scenes=lettering, count=4, turns=4),
+        Share(scenes=refusals, count=3, turns=3),
+    ),
+    (Share(scenes=sounds, count=5, turns=5), Share(scenes=talk, count=2, turns=3)),
+    (Share(scenes=clips, count=4, turns=5),),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,33 +79,34 @@ class Model(nn.Module):
         self.decoder = Decoder(load_config(full_config()))
 
     def embed(self, conversations: Sequence[Conversation]) -> torch.Tensor:
-        """[B, S, H], zeros behind the end of a conversation."""
-        length = max(len(one.token_ids) for one in conversations)
-        rows = []
+        """[N, H], the conversations back to back."""
+        pieces = []
         media = self._media(conversations)
         for one in conversations:
             text = self.decoder.embed_tokens(one.token_ids)
-            pieces, at = [], 0
+            at = 0
             items = [next(media) for _ in one.seen]
             for span in one.spans:
                 pieces.append(text[at : span.start])
                 pieces.append(items[span.media_index][span.offset : span.offset + span.length])
                 at = span.start + span.length
             pieces.append(text[at:])
-            rows.append(F.pad(torch.cat(pieces), (0, 0, 0, length - len(one.token_ids))))
-        return torch.stack(rows)
+        return torch.cat(pieces)
 
     def _media(self, conversations: Sequence[Conversation]) -> Iterator[torch.Tensor]:
         """Embeddings per item, a video's units before its sound, each kind in one packed pass."""
         items = [pair for one in conversations for pair in zip(one.seen, one.heard, strict=True)]
         images = [image for image, _ in items if image is not None]
-        sounds_ = [group_codes(codes, self.hearing.config.group_size) for _, codes in items if codes is not None]
+        sounds_ = [
+            group_codes(codes, self.hearing.config.group_size) for _, codes in items if codes is not None
+        ]
         seen: list[torch.Tensor] = []
         if images:
             # Equal grids side by side are fastest.
             order = sorted(range(len(images)), key=lambda index: images[index].grid_thw[1:])
             embedded = self.vision(
-                torch.cat([images[index].patches for index in order]), [images[index].grid_thw for index in order]
+                torch.cat([images[index].patches for index in order]),
+                [images[index].grid_thw for index in order],
             )
             parts = embedded.split([images[index].num_tokens for index in order])
             seen = [part for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
@@ -92,21 +123,28 @@ class Model(nn.Module):
 class DecoderStage:
     """See `Stage`. train_encoders: whether the encoders learn too."""
 
-    learning_rate = 1.5e-3
-
     def __init__(
-        self, name: str, steps: int, model: Model, tokenizer: MimoAudioTokenizer, *, train_encoders: bool
+        self,
+        name: str,
+        steps: int,
+        model: Model,
+        tokenizer: MimoAudioTokenizer,
+        *,
+        plan: Plan = EVERYTHING,
+        learning_rate: float = 1.5e-3,
+        train_encoders: bool = False,
     ) -> None:
-        self.name, self.steps, self.module = name, steps, model
+        self.name, self.steps, self.module, self.learning_rate = name, steps, model, learning_rate
+        self._plan = plan
         model.decoder.mtp.requires_grad_(False)
         for encoder in (model.vision, model.hearing):
             encoder.requires_grad_(train_encoders)
         self._tokenizer = tokenizer
-        self._offset = zlib_seed(name)
+        self._offset = zlib.crc32(name.encode())
 
     def batches(self, first: int) -> Iterator[list[Group]]:
         writer = Writer(self._tokenizer_codes)
-        return prefetched(lambda step: make_step(writer, self._offset, step), first, self.steps)
+        return prefetched(lambda step: make_step(writer, self._plan, self._offset, step), first, self.steps)
 
     def loss(self, groups: list[Group]) -> tuple[torch.Tensor, dict[str, float]]:
         total = sum(int(one.learnt.sum()) for group in groups for one in group.conversations)
@@ -124,15 +162,16 @@ class DecoderStage:
     def after_step(self) -> None:
         self.module.decoder.balance()
 
-    def _predict(
-        self, conversations: Sequence[Conversation]
-    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    def _predict(self, conversations: Sequence[Conversation]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Logits and targets of all learnt tokens, and per answer the number of its conversation."""
-        hidden = self.module.decoder(self.module.embed(conversations))
-        picked = [hidden[row, :-1][_before(one.learnt, hidden.shape[1])] for row, one in enumerate(conversations)]
-        targets = torch.cat([one.token_ids[one.learnt] for one in conversations])
+        lengths = [len(one.token_ids) for one in conversations]
+        hidden = self.module.decoder(self.module.embed(conversations), lengths)
+        token_ids = torch.cat([one.token_ids for one in conversations])
+        # A conversation begins with what is not learnt, so no position is asked about its neighbour's first token.
+        learnt = torch.cat([one.learnt for one in conversations])
+        logits = self.module.decoder.lm_head(hidden[:-1][learnt[1:]])
         owners = [row for row, one in enumerate(conversations) for _ in one.turns]
-        return self.module.decoder.lm_head(torch.cat(picked)), targets, owners
+        return logits, token_ids[learnt], owners
 
     def _tokenizer_codes(self, mel: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -140,29 +179,20 @@ class DecoderStage:
         return codes
 
 
-def make_step(writer: Writer, offset: int, step: int) -> list[Group]:
+def make_step(writer: Writer, plan: Plan, offset: int, step: int) -> list[Group]:
     """The conversations of one step: always the same."""
     rng = np.random.default_rng([_SEED, offset, step])
     groups = []
-    for families in PLAN:
+    for shares in plan:
         conversations, names = [], []
-        for family, count, turns in families:
-            for _ in range(count):
-                conversations.append(writer.write(family.sample(rng, "train", turns=turns), rng))
-                names.append(_FAMILIES.get(family, "talk"))
+        for share in shares:
+            for _ in range(share.count):
+                task = str(rng.choice(share.tasks)) if share.tasks else None
+                sample = share.scenes.sample(rng, "train", turns=share.turns, task=task)
+                conversations.append(writer.write(sample, rng))
+                names.append(_NAMES.get(share.scenes, "talk"))
         groups.append(Group(conversations=tuple(conversations), families=tuple(names)))
     return groups
-
-
-def zlib_seed(name: str) -> int:
-    import zlib
-
-    return zlib.crc32(name.encode())
-
-
-def _before(learnt: torch.Tensor, length: int) -> torch.Tensor:
-    """bool [length - 1]: positions whose next token is learnt."""
-    return F.pad(learnt[1:], (0, length - len(learnt)))
 
 
 def _by_answer(correct: torch.Tensor, conversations: Sequence[Conversation]) -> list[float]:

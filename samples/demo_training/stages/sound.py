@@ -156,7 +156,9 @@ def fit_codebooks(tokenizer: MimoAudioTokenizer, num_sounds: int, *, rounds: int
         residual = features.clone()
         left = []
         torch.manual_seed(_SEED)
-        for stage in tokenizer.encoder.quantizer.vq["layers"]:  # type: ignore[union-attr]
+        stages = tokenizer.encoder.quantizer.vq["layers"]
+        assert isinstance(stages, nn.ModuleList)
+        for stage in stages:
             entries = stage.get_parameter("_codebook.embed")
             entries.copy_(_k_means(residual, len(entries), rounds))
             residual -= entries[_nearest(residual, entries)]

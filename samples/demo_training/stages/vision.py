@@ -35,6 +35,8 @@ _LIMITS = MediaLimits()
 # Most tokens hold nothing: what is something weighs more.
 _NOTHING_WEIGHT = 0.2
 _NO_GLYPH_WEIGHT = 0.03
+# A step of no training run, whose pictures set the gains of the filters; noise is not raised to the height of ink.
+_GAIN_STEP, _LEAST_SPREAD = 1 << 40, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,12 @@ class VisionStage:
         self.steps = steps
         torch.manual_seed(_SEED)
         self.module = VisionWithHeads()
+        filters = self.module.encoder.patch_embed.proj.weight
+        # The filters stay as they are but for their gains: pictures have most of their variance in few of them.
+        filters.requires_grad_(False)
+        with torch.no_grad():
+            seen = self.module.encoder.patch_embed(make_batch(_GAIN_STEP).patches).std(dim=0)
+            filters.div_(seen.add(_LEAST_SPREAD).view(-1, 1, 1, 1, 1))
 
     def batches(self, first: int) -> Iterator[Batch]:
         return prefetched(make_batch, first, self.steps)
@@ -102,13 +110,16 @@ class VisionStage:
             "glyph": _weighted(glyphs, labels.glyph.flatten(), _NO_GLYPH_WEIGHT),
             "place": F.mse_loss(place[:, :2], labels.place),
             "size": 10 * F.mse_loss(place[sized, 2], labels.size[sized]),
-            "patch": 0.5 * (_weighted(patch_shapes, labels.patch_shape) + _weighted(patch_glyphs, labels.patch_glyph)),
+            "patch": 0.5
+            * (_weighted(patch_shapes, labels.patch_shape) + _weighted(patch_glyphs, labels.patch_glyph)),
         }
         numbers = {
             "shape_right": _right(shapes, labels.shape),
             "colour_right": _right(colours, labels.colour + 1, 1),
             "glyph_right": _right(glyphs, labels.glyph.flatten()),
             "place": losses["place"].item(),
+            "patch_shape_right": _right(patch_shapes, labels.patch_shape),
+            "patch_glyph_right": _right(patch_glyphs, labels.patch_glyph),
         }
         return torch.stack(list(losses.values())).sum(), numbers
 

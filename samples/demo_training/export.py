@@ -1,0 +1,87 @@
+"""A trained model to a checkpoint folder in the hub's format, in bfloat16, as any other checkpoint is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from llm_core.weights import TensorSpec
+from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER
+from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
+from samples.demo_training.architecture import tokenizer_config
+from samples.demo_training.stages.decoder import Model
+from samples.demo_training.vocabulary import build_tokenizer, full_config
+from serve_apps.checkpoint.make import checkpoint_tensors, tokenizer_tensors
+from serve_apps.checkpoint.shards import write_weights
+from serve_apps.checkpoint.tokenizer import write_tokenizer
+
+_MAX_SHARD_BYTES = 200_000_000
+_METADATA = {"made_by": "samples/demo_training"}
+
+
+def export(folder: Path, model: Model, tokenizer: MimoAudioTokenizer) -> int:
+    """Writes config, weights and tokenizer files into `folder`, which may exist; returns the bytes written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = full_config()
+    _write(folder, hub_tensors(model), checkpoint_tensors(config))
+    audio_folder = folder / AUDIO_TOKENIZER_FOLDER
+    audio_folder.mkdir(exist_ok=True)
+    audio = tokenizer_config()
+    _write(audio_folder, tokenizer.state_dict(), tokenizer_tensors(audio))
+    write_tokenizer(folder, build_tokenizer())
+    generation = {"do_sample": False, "eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
+    for path, content in (
+        (audio_folder / "config.json", audio),
+        (folder / "generation_config.json", generation),
+        (folder / "config.json", config),
+    ):
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def hub_tensors(model: Model) -> dict[str, torch.Tensor]:
+    """The model's tensors under the hub's names, attention projections fused."""
+    config = model.decoder.config
+    named = {f"visual.{name}": tensor for name, tensor in model.vision.state_dict().items()}
+    named |= model.hearing.state_dict()
+    decoder = model.decoder.state_dict()
+    for name, tensor in decoder.items():
+        if name.startswith("lm_head."):
+            named[name] = tensor
+        elif not any(f".self_attn.{part}_proj." in name for part in "qkv"):
+            named[f"model.{name}"] = tensor
+    for name in decoder:
+        if name.endswith(".q_proj.weight"):
+            stem = name.removesuffix("q_proj.weight")
+            parts = [decoder[f"{stem}{part}_proj.weight"] for part in "qkv"]
+            named[f"model.{stem}qkv_proj.weight"] = fused(parts, config.qkv_chunks)
+    return named
+
+
+def fused(parts: list[torch.Tensor], chunks: int) -> torch.Tensor:
+    """q, k and v rows to the hub's layout: `chunks` times some rows of each."""
+    return torch.cat([part.unflatten(0, (chunks, -1)) for part in parts], dim=1).flatten(0, 1)
+
+
+def _write(folder: Path, tensors: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec]) -> None:
+    if tensors.keys() != specs.keys():
+        raise ValueError(f"these tensors do not fit the config: {sorted(tensors.keys() ^ specs.keys())}")
+    # Routers stay in float32, as they are computed in; the audio tokenizer, in float32 too, is stored narrower.
+    stored = {
+        name: spec if _is_router(name) else replace(spec, dtype=torch.bfloat16) for name, spec in specs.items()
+    }
+    write_weights(
+        folder,
+        stored,
+        lambda name, spec: tensors[name].detach().to(spec.dtype),
+        max_shard_bytes=_MAX_SHARD_BYTES,
+        metadata=_METADATA,
+    )
+
+
+def _is_router(name: str) -> bool:
+    return ".mlp.gate." in name
