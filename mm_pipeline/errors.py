@@ -57,3 +57,36 @@ class MediaFetchError(MediaError):
 
     status = 424
     code = "media_fetch_failed"
+
+
+class ItemTooLargeError(MediaTooLargeError):
+    """The item is over what an encoder's queue or one of its batches can ever hold."""
+
+    code = "item_too_large"
+
+
+class QueueFullError(MediaError):
+    """More waits for the encoder than may. retry_after_s: when there should be room again, at least 1.0."""
+
+    status = 503
+    code = "queue_full"
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__("The server's encoders have more waiting than they may. Send the request again later.")
+        # For pickling: an error is made again from its args.
+        self.args = (retry_after_s,)
+        self.retry_after_s = retry_after_s
+
+
+class EncoderClosedError(MediaError):
+    """The encoder is shutting down."""
+
+    status = 503
+    code = "encoder_closed"
+
+
+class DeadlineExceededError(MediaError):
+    """The time that the request was given passed before the item's turn came."""
+
+    status = 504
+    code = "deadline_exceeded"
