@@ -72,7 +72,9 @@ class QueueFullError(MediaError):
     code = "queue_full"
 
     def __init__(self, retry_after_s: float) -> None:
-        super().__init__("The server's encoders have more waiting than they may. Send the request again later.")
+        super().__init__(
+            "The server's encoders have more waiting than they may. Send the request again later."
+        )
         # For pickling: an error is made again from its args.
         self.args = (retry_after_s,)
         self.retry_after_s = retry_after_s
