@@ -1,4 +1,4 @@
-"""Calls whose errors are values and hold no local variables, which hold payloads. Knows nothing of batches."""
+"""Calls whose errors are values and hold no frames. Knows nothing of batches."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ class Failure:
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
-    """What the call returns, or a Failure whose traceback holds no local variables: they hold payloads, and
-    the caller keeps the error.
+    """What the call returns, or a Failure. Its error keeps its traceback as a note and not as frames: these, and
+    all that called them, would hold payloads for as long as the caller keeps the error.
     """
-    found = _call(call, *args)
-    if isinstance(found, Failure):
-        seen: set[int] = set()
-        errors: list[BaseException | None] = [found.error]
-        while errors:
-            error = errors.pop()
-            if error is not None and id(error) not in seen:
-                seen.add(id(error))
-                traceback.clear_frames(error.__traceback__)
-                errors += [error.__cause__, error.__context__]
-    return found
-
-
-def _call(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except BaseException as error:  # A thread that dies would leave its callers waiting.
+        error.add_note("".join(traceback.format_tb(error.__traceback__)))
+        _drop_frames(error)
         return Failure(error=error)
+
+
+def _drop_frames(error: BaseException) -> None:
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        one = errors.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            errors += [one.__cause__, one.__context__]

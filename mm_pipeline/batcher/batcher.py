@@ -160,7 +160,7 @@ class Batcher:
         if work.is_cancelled():
             self._ledger.counts.rejected += 1
             raise CancelledError
-        if work.isexpired():
+        if work.is_expired():
             self._ledger.counts.rejected += 1
             raise expired()
         self._changed.wait(None if work.deadline is None else max(0.0, work.deadline - time.monotonic()))
@@ -331,10 +331,13 @@ class Batcher:
     def _results(self, kind: str, prepared: Any, num_items: int) -> list[Any] | Failure:
         if isinstance(prepared, Failure):
             return prepared
-        found: list[Any] | Failure = attempt(lambda: list(self._run(kind, prepared)))
-        if not isinstance(found, Failure) and len(found) != num_items:
-            return Failure(error=RuntimeError(f"{len(found)} results came of a batch of {num_items}"))
-        return found
+        found = attempt(self._run, kind, prepared)
+        if isinstance(found, Failure):
+            return found
+        results: list[Any] | Failure = attempt(list, found)
+        if not isinstance(results, Failure) and len(results) != num_items:
+            return Failure(error=RuntimeError(f"{len(results)} results came of a batch of {num_items}"))
+        return results
 
     def _measure(self, kind: str, rate: float) -> None:
         before = self._rates.get(kind, rate)
