@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from llm_core.engine.settings import EngineSettings
 from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
+
+Router = Literal["hash", "round-robin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,12 @@ class ServerSettings:
         num_threads: torch threads of each replica; 0: one for each core.
         gpus_per_engine, gpus_per_encoder: GPUs that Ray sets aside for each replica, fractions allowed; None: half
             a GPU where the device is one.
+        embedding_store_bytes: bytes of embeddings that are kept in memory for requests to come, over all encoder
+            replicas; 0 keeps none.
+        disk_store: folder in which embeddings survive a restart; None: none do.
+        disk_store_bytes: most bytes in it.
+        router: how media are spread over encoder replicas: "hash", by content, so that the same one meets the same
+            replica; "round-robin", in turns, for comparison.
         health_timeout_s: an engine that makes no progress for this long fails GET /health.
     """
 
@@ -50,6 +59,10 @@ class ServerSettings:
     num_threads: int = 0
     gpus_per_engine: float | None = None
     gpus_per_encoder: float | None = None
+    embedding_store_bytes: int = 2**30
+    disk_store: Path | None = None
+    disk_store_bytes: int = 8 * 2**30
+    router: Router = "hash"
     health_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -60,10 +73,17 @@ class ServerSettings:
             "num_encoders",
             "encoder_threads",
             "decoder_workers",
+            "disk_store_bytes",
             "health_timeout_s",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be greater than 0")
+        if self.embedding_store_bytes < 0:
+            raise ValueError(
+                f"embedding_store_bytes is {self.embedding_store_bytes}; it must be 0 (keeps none) or more"
+            )
+        if self.router not in get_args(Router):
+            raise ValueError(f"router is {self.router!r}; it must be one of {', '.join(get_args(Router))}")
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ValueError("an API key is empty or not plain ASCII; give each key as ASCII text")
 
@@ -81,6 +101,7 @@ class ServerSettings:
         return replace(
             self,
             checkpoint=folder,
+            disk_store=None if self.disk_store is None else self.disk_store.expanduser().resolve(),
             model_name=self.model_name or folder.name,
             encoder_device=encoder_device,
             num_threads=self.num_threads or os.cpu_count() or 1,

@@ -11,6 +11,7 @@ from typing import Any
 from llm_core.core import GenerateRequest, OutputDelta, TokenLogprob
 from llm_core.errors import ContextTooLongError
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.metrics import MemoryRecorder, Recorder
 from mm_pipeline.options import MediaOptions
 from serve_apps.chat.base import EncodedItem, FinalPrompt, ModelInfo, PlacedMedia
 from serve_apps.chat.delta_batches import delta_batches
@@ -198,6 +199,8 @@ class FakeBackend:
     engine: FakeEngine = field(default_factory=FakeEngine)
     encode_errors: dict[bytes, Exception] = field(default_factory=dict)
     notes: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=lambda: {"decode_ms": 1.5})
+    hang: set[bytes] = field(default_factory=set)
     encoded: list[bytes] = field(default_factory=list)
     asked: list[tuple[str, MediaOptions]] = field(default_factory=list)
 
@@ -205,6 +208,8 @@ class FakeBackend:
         await asyncio.sleep(0)
         if data in self.encode_errors:
             raise self.encode_errors[data]
+        if data in self.hang:
+            await asyncio.Event().wait()
         self.encoded.append(data)
         self.asked.append((modality, options))
         return EncodedItem(
@@ -212,7 +217,7 @@ class FakeBackend:
             num_tokens=len(data),
             modality=modality,
             content_key=data.hex(),
-            timings={"decode_ms": 1.5},
+            timings=self.timings,
             notes=self.notes.get(data, ()),
         )
 
@@ -236,6 +241,7 @@ def fake_chat_service(
     fetcher: FakeFetcher | None = None,
     limits: ChatLimits | None = None,
     max_media_items: int = 64,
+    recorder: Recorder | None = None,
 ) -> ChatService:
     """A chat service for the model "demo" whose parts are all fakes."""
     return ChatService(
@@ -246,6 +252,7 @@ def fake_chat_service(
         token_texts=FakeTokenTexts(),
         limits=limits or ChatLimits(),
         media_limits=MediaLimits(max_items=max_media_items),
+        recorder=recorder or MemoryRecorder(),
     )
 
 

@@ -90,6 +90,16 @@ def overloaded(message: str, retry_after_s: float = RETRY_AFTER_SECONDS) -> ApiE
     return ApiError(503, message, code="overloaded", retry_after_s=retry_after_s)
 
 
+def deadline_exceeded(timeout_s: float) -> ApiError:
+    """504: the answer was not finished in the time the request has."""
+    return ApiError(
+        504,
+        f"The answer was not finished within {timeout_s:g} seconds, which is the time this request has. "
+        "Ask for less, or for more time where the server allows it.",
+        code="deadline_exceeded",
+    )
+
+
 def internal_error() -> ApiError:
     """500: our own bug. Says nothing of the inside; the log has the traceback."""
     return ApiError(

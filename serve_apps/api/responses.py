@@ -151,6 +151,12 @@ def timings_object(timings: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in timings.items()}
 
 
+def server_timing(timings: Mapping[str, float]) -> dict[str, str]:
+    """The Server-Timing header (W3C) with the same stages, durations in milliseconds; nothing without stages."""
+    stages = [f"{name.removesuffix('_ms')};dur={value:.3f}" for name, value in timings.items()]
+    return {"Server-Timing": ", ".join(stages)} if stages else {}
+
+
 def model_list(model: str, created: int) -> dict[str, Any]:
     """The body of GET /v1/models."""
     return {"object": "list", "data": [model_object(model, created)]}

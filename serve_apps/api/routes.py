@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -18,14 +19,31 @@ from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from serve_apps.api.errors import ApiError, internal_error, too_large
-from serve_apps.api.responses import AnswerHeader, ChunkBuilder, chat_completion, model_list, model_object
+from mm_pipeline.metrics import Recorder
+from serve_apps.api.counted import CountedRequests
+from serve_apps.api.errors import ApiError, bad_request, internal_error, too_large
+from serve_apps.api.responses import (
+    AnswerHeader,
+    ChunkBuilder,
+    chat_completion,
+    model_list,
+    model_object,
+    server_timing,
+)
 from serve_apps.api.schemas import ChatCompletionRequest
 from serve_apps.api.sse import DONE, SseResponse, json_bytes, sse_event
 from serve_apps.api.validation import parse_chat_request
+from serve_apps.chat.events import Accepted, ChatEvent
 from serve_apps.chat.service import ChatService
 
 _log = logging.getLogger(__name__)
+
+TIMEOUT_HEADER = "X-Request-Timeout-S"
+"""Seconds that a request may take. The field `timeout_s` says the same; the shorter holds, and never more than the
+server's limit."""
+
+EXPOSITION_TYPE = "text/plain; version=0.0.4"
+"""Prometheus' text format."""
 
 _INLINE_PARSE_BYTES = 256 * 1024
 """Bodies up to this size are parsed on the event loop: it takes less time than a thread switch is worth."""
@@ -47,11 +65,20 @@ class ApiSettings:
 
 
 def create_api(
-    service: ChatService, *, health: Callable[[], Awaitable[Mapping[str, Any]]], settings: ApiSettings
+    service: ChatService,
+    *,
+    health: Callable[[], Awaitable[Mapping[str, Any]]],
+    metrics: Callable[[], Awaitable[str]],
+    recorder: Recorder,
+    settings: ApiSettings,
 ) -> FastAPI:
-    """The application. `health` returns what /health shows, or raises ApiError."""
+    """The application. `health` and `metrics` return what /health and /metrics show, or raise ApiError.
+
+    `recorder` is told of every request.
+    """
     # No documentation pages: bodies are checked by hand, so a generated schema would say nothing.
     app = FastAPI(title="mm-pipeline", openapi_url=None)
+    app.add_middleware(CountedRequests, recorder=recorder)
     started = int(time.time())
 
     async def authorize(request: Request) -> None:
@@ -60,6 +87,10 @@ def create_api(
     @app.get("/health")
     async def get_health() -> Response:
         return _json(200, dict(await health()))
+
+    @app.get("/metrics")
+    async def get_metrics() -> Response:
+        return Response(await metrics(), media_type=EXPOSITION_TYPE)
 
     @app.get("/v1/models", dependencies=[Depends(authorize)])
     async def list_models() -> Response:
@@ -78,6 +109,7 @@ def create_api(
 
     @app.post("/v1/chat/completions", dependencies=[Depends(authorize)])
     async def create_chat_completion(request: Request) -> Response:
+        timeout_s = _timeout_s(request)
         body = await _read_body(request, settings.max_body_bytes)
         if len(body) <= _INLINE_PARSE_BYTES:
             chat = parse_chat_request(body)
@@ -87,8 +119,8 @@ def create_api(
         del body
         header = AnswerHeader(model=service.model_name, system_fingerprint=settings.system_fingerprint)
         if chat.stream:
-            return await _streamed(service, chat, header)
-        return await _whole(service, chat, header)
+            return await _streamed(service.stream(chat, timeout_s=timeout_s), chat, header)
+        return await _whole(service.stream(chat, timeout_s=timeout_s), chat, header)
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> Response:
@@ -113,15 +145,18 @@ def create_api(
     return app
 
 
-async def _whole(service: ChatService, chat: ChatCompletionRequest, header: AnswerHeader) -> Response:
-    events = service.stream(chat)
+async def _whole(
+    events: AsyncGenerator[ChatEvent, None], chat: ChatCompletionRequest, header: AnswerHeader
+) -> Response:
     async with aclosing(events):
         collected = [event async for event in events]
-    return _json(200, chat_completion(header, collected, logprobs=chat.logprobs))
+    answer = chat_completion(header, collected, logprobs=chat.logprobs)
+    return _json(200, answer, server_timing(answer["timings"]))
 
 
-async def _streamed(service: ChatService, chat: ChatCompletionRequest, header: AnswerHeader) -> Response:
-    events = service.stream(chat)
+async def _streamed(
+    events: AsyncGenerator[ChatEvent, None], chat: ChatCompletionRequest, header: AnswerHeader
+) -> Response:
     # Up to here an error still has its own status code; once this event is out, the answer has begun.
     first = await anext(events)
     builder = ChunkBuilder(header, logprobs=chat.logprobs, include_usage=chat.include_usage)
@@ -140,7 +175,26 @@ async def _streamed(service: ChatService, chat: ChatCompletionRequest, header: A
             return
         yield DONE
 
-    return SseResponse(body(), source=events)
+    # The rest of the timings comes in the last chunk.
+    timings = first.timings if isinstance(first, Accepted) else {}
+    return SseResponse(body(), source=events, headers=server_timing(timings))
+
+
+def _timeout_s(request: Request) -> float | None:
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise bad_request(
+            f"The header {TIMEOUT_HEADER} was '{text[:40]}'. Send a number of seconds greater than 0.",
+            param=TIMEOUT_HEADER,
+            code="invalid_value",
+        )
+    return seconds
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

@@ -251,6 +251,7 @@ class ChatCompletionRequest(_Model):
     stop_token_ids: list[TokenId] = Field(default=[], max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
     mm_processor_kwargs: MmProcessorKwargs = MmProcessorKwargs()
+    timeout_s: float | None = Field(default=None, gt=0.0)
 
     @property
     def media_options(self) -> MediaOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -31,11 +31,17 @@ class SseResponse(StreamingResponse):
     engine would go on generating for nobody. `source` is closed even when the body was never begun.
     """
 
-    def __init__(self, body: AsyncGenerator[bytes, None], *, source: AsyncGenerator[Any, None]) -> None:
+    def __init__(
+        self,
+        body: AsyncGenerator[bytes, None],
+        *,
+        source: AsyncGenerator[Any, None],
+        headers: Mapping[str, str],
+    ) -> None:
         super().__init__(
             body,
             media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
         self._body = body
         self._source = source

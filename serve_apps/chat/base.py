@@ -24,7 +24,8 @@ class EncodedItem:
 
     Attributes:
         embeddings: a tensor [num_tokens, hidden] or a reference to one; only `Backend.generate` looks inside.
-        timings: the encoder's stages, names such as `decode_ms` to milliseconds.
+        timings: the encoder's stages, names such as `decode_ms` to milliseconds; only what was done for this call.
+            Those of `mm_pipeline.metrics.STAGES` are recorded.
         layout: where a video's rows belong in time; only `Prompter.expand` looks inside.
         notes: what was wrong with the item and did not stop it, in words for whoever sent it.
     """

@@ -16,6 +16,7 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, c
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.metrics import NO_RECORDER, Recorder
 from mm_pipeline.pipeline import ImagePipeline, MediaEncoder
 from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, SpecialTokens, expand
 from serve_apps.chat.base import Backend, EncodedItem, Fetcher, FinalPrompt, PlacedMedia
@@ -95,8 +96,9 @@ def create_chat_service(
     fetcher: Fetcher,
     chat_limits: ChatLimits,
     media_limits: MediaLimits,
+    recorder: Recorder = NO_RECORDER,
 ) -> ChatService:
-    """A chat service for the checkpoint, over the given backend."""
+    """A chat service for the checkpoint, over the given backend. recorder: is told what happens to requests."""
     return ChatService(
         model_name=model_name,
         prompter=FolderPrompter(folder),
@@ -105,6 +107,7 @@ def create_chat_service(
         token_texts=TokenizerTexts.from_folder(folder),
         limits=chat_limits,
         media_limits=media_limits,
+        recorder=recorder,
     )
 
 

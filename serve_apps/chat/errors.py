@@ -6,10 +6,11 @@ import logging
 from dataclasses import fields
 
 from llm_core.errors import ContextTooLongError, EngineDeadError, EngineOverloadedError, RequestError
-from mm_pipeline.errors import MediaError
+from mm_pipeline.errors import MediaError, QueueFullError
 from mm_pipeline.options import MediaOptions
 from serve_apps.api.errors import (
     OPTIONS_FIELD,
+    RETRY_AFTER_SECONDS,
     ApiError,
     bad_request,
     internal_error,
@@ -28,6 +29,12 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
         if error.param is None and error.status < 500:
             error.param = param
         return error
+    if isinstance(error, QueueFullError):
+        return overloaded(error.message, retry_after_s=error.retry_after_s)
+    if isinstance(error, MediaError) and error.status >= 500:
+        # Not the item's fault: no part of the request is to blame.
+        retry_after_s = RETRY_AFTER_SECONDS if error.status == 503 else None
+        return ApiError(error.status, error.message, code=error.code, retry_after_s=retry_after_s)
     if isinstance(error, MediaError):
         own = f"{OPTIONS_FIELD}.{error.param}" if error.param in _OPTION_NAMES else None
         return ApiError(error.status, error.message, code=error.code, param=own or param or error.param)

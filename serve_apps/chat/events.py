@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -52,7 +52,12 @@ class MediaNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """The engine has taken the request: from here on errors arrive inside the stream."""
+    """The engine has taken the request: from here on errors arrive inside the stream.
+
+    timings: of the stages that have ended by now, as in `Finished`.
+    """
+
+    timings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ they come in through the protocols of `serve_apps.chat.base`.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -17,6 +18,8 @@ from uuid import uuid4
 
 from llm_core.core import EmbedSpan, GenerateRequest, OutputDelta, SamplingParams, TokenLogprob
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.metrics import STAGE_SECONDS, Recorder
+from mm_pipeline.recording import record_stages
 from serve_apps.api.errors import OPTIONS_FIELD, ApiError, bad_request, overloaded, too_large, unavailable
 from serve_apps.api.schemas import ChatCompletionRequest, MediaPart, TextPart
 from serve_apps.api.validation import media_parts, text_chars
@@ -31,8 +34,11 @@ from serve_apps.chat.base import (
     Prompter,
     TokenTexts,
 )
+from serve_apps.chat.clock import RequestClock
+from serve_apps.chat.deadline import allowed_timeout_s, before_deadline
 from serve_apps.chat.errors import to_api_error
 from serve_apps.chat.events import Accepted, ChatEvent, Delta, Finished, LogprobEntry, MediaNote, Usage
+from serve_apps.observability.catalogue import ACTIVE_REQUESTS, ANSWERS
 
 _T = TypeVar("_T")
 
@@ -47,6 +53,7 @@ class ChatLimits:
         max_media_bytes: bytes of all media of a request together.
         max_fetches: downloads at once, over all requests.
         default_max_tokens: length of an answer when the request does not say.
+        request_timeout_s: seconds from the request to the end of its answer; a request may ask for fewer.
     """
 
     max_requests: int = 256
@@ -54,6 +61,13 @@ class ChatLimits:
     max_media_bytes: int = 256 * 2**20
     max_fetches: int = 32
     default_max_tokens: int = 1024
+    request_timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.request_timeout_s < math.inf:
+            raise ValueError(
+                f"request_timeout_s is {self.request_timeout_s}; it must be greater than 0, and finite"
+            )
 
 
 class ChatService:
@@ -69,6 +83,7 @@ class ChatService:
         token_texts: TokenTexts,
         limits: ChatLimits,
         media_limits: MediaLimits,
+        recorder: Recorder,
     ) -> None:
         self.model_name = model_name
         self._prompter = prompter
@@ -77,6 +92,7 @@ class ChatService:
         self._token_texts = token_texts
         self._limits = limits
         self._media_limits = media_limits
+        self._recorder = recorder
         self._num_active = 0
         self._fetch_slots = asyncio.Semaphore(limits.max_fetches)
         self._model_info: ModelInfo | None = None
@@ -86,32 +102,48 @@ class ChatService:
         """Requests being worked on."""
         return self._num_active
 
-    async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatEvent, None]:
+    async def stream(
+        self, request: ChatCompletionRequest, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[ChatEvent, None]:
         """The events of one answer: Accepted, any number of Delta, Finished.
 
+        timeout_s: what the caller gives the request, besides what its own `timeout_s` says; the shorter holds.
         Raises ApiError, before Accepted for everything that can be known by then. Closing the generator, or
-        cancelling the task that reads it, cancels all work of the request down to the engine.
+        cancelling the task that reads it, cancels all work of the request down to the engine; so does its deadline.
         """
         if self._num_active >= self._limits.max_requests:
+            self._recorder.count(ANSWERS, outcome="rejected")
             raise overloaded(
                 f"The server is at work on {self._num_active} requests, as many as it takes at once. "
                 "Send the request again later."
             )
-        self._num_active += 1
+        self._count_active(1)
+        # What it is when neither its end nor an error comes.
+        outcome = "cancelled"
+        allowed_s = allowed_timeout_s(self._limits.request_timeout_s, request.timeout_s, timeout_s)
+        events = before_deadline(self._answer(request), allowed_s)
         try:
-            events = self._answer(request)
             async with aclosing(events):
                 async for event in events:
+                    if isinstance(event, Finished):
+                        outcome = "done"
                     yield event
-        except ApiError:
-            raise
         except Exception as error:
-            raise to_api_error(error) from error
+            found = to_api_error(error)
+            outcome = _outcome(found)
+            if found is error:
+                raise
+            raise found from error
         finally:
-            self._num_active -= 1
+            self._count_active(-1)
+            self._recorder.count(ANSWERS, outcome=outcome)
+
+    def _count_active(self, change: int) -> None:
+        self._num_active += change
+        self._recorder.gauge(ACTIVE_REQUESTS, self._num_active)
 
     async def _answer(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatEvent, None]:
-        clock = _Clock()
+        clock = RequestClock(self._recorder)
         self._check(request)
         prompt = await asyncio.to_thread(self._render, request)
         clock.lap("render_ms")
@@ -134,18 +166,19 @@ class ChatService:
         async with aclosing(batches):
             async for batch in batches:
                 if not batch:
-                    yield Accepted()
+                    yield Accepted(timings=clock.so_far())
                     continue
-                clock.first_token()
                 last = batch[-1]
                 if last.finish_reason in ("abort", "error"):
                     raise _generation_error(last)
+                clock.tokens(last)
                 yield self._delta(batch)
                 if last.finish_reason == "stop" or last.finish_reason == "length":
+                    usage = _usage(last, final)
                     yield Finished(
                         finish_reason=last.finish_reason,
-                        usage=_usage(last, final),
-                        timings=clock.timings(last),
+                        usage=usage,
+                        timings=clock.finish(last, usage),
                         notes=_notes(request, encoded, final),
                     )
                     return
@@ -200,9 +233,12 @@ class ChatService:
             nonlocal total
             try:
                 async with self._fetch_slots:
+                    started = time.perf_counter()
                     media = await self._fetcher.fetch(part.url, modality=part.modality)
+                    seconds = time.perf_counter() - started
             except Exception as error:
                 raise to_api_error(error, param=param) from error
+            self._recorder.observe(STAGE_SECONDS, seconds, modality=part.modality, stage="fetch")
             total += len(media.data)
             if total > self._limits.max_media_bytes:
                 raise too_large(
@@ -219,9 +255,11 @@ class ChatService:
 
         async def encode(param: str, part: MediaPart, item: Media) -> EncodedItem:
             try:
-                return await self._backend.encode(item.data, part.modality, options)
+                found = await self._backend.encode(item.data, part.modality, options)
             except Exception as error:
                 raise to_api_error(error, param=param) from error
+            record_stages(self._recorder, part.modality, found.timings)
+            return found
 
         parts = media_parts(request)
         return await _all_or_none(
@@ -284,6 +322,13 @@ def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
     return messages
 
 
+def _outcome(error: ApiError) -> str:
+    """The label of a request that ended with this error."""
+    if error.status < 500:
+        return "refused"
+    return {503: "rejected", 504: "expired"}.get(error.status, "failed")
+
+
 def _generation_error(delta: OutputDelta) -> ApiError:
     if delta.finish_reason == "abort":
         return unavailable("The server stopped this answer before its end. Send the request again.")
@@ -342,39 +387,3 @@ async def _all_or_none(jobs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Clock:
-    """Milliseconds per stage of one request."""
-
-    def __init__(self) -> None:
-        self._start = self._lap = time.perf_counter()
-        self._first_token: float | None = None
-        self._timings: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self._timings[name] = (now - self._lap) * 1e3
-        self._lap = now
-
-    def add_stages(self, encoded: Sequence[EncodedItem]) -> None:
-        """The encoder's own stages, summed over the items; they overlap and lie within encode_ms."""
-        for item in encoded:
-            for name, value in item.timings.items():
-                key = f"encoder_{name}"
-                self._timings[key] = self._timings.get(key, 0.0) + value
-
-    def first_token(self) -> None:
-        if self._first_token is None:
-            self._first_token = time.perf_counter()
-
-    def timings(self, last: OutputDelta) -> dict[str, float]:
-        now = time.perf_counter()
-        first = now if self._first_token is None else self._first_token
-        return self._timings | {
-            "queue_ms": last.queue_ms,
-            "prefill_ms": last.prefill_ms,
-            "decode_ms": (now - first) * 1e3,
-            "ttft_ms": (first - self._start) * 1e3,
-            "total_ms": (now - self._start) * 1e3,
-        }

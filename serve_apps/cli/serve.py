@@ -14,7 +14,7 @@ from llm_core.engine.settings import Dtype, EngineSettings
 from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
 from serve_apps.cli import CliError
-from serve_apps.settings import ServerSettings
+from serve_apps.settings import Router, ServerSettings
 
 API_KEY_VARIABLE = "MMSERVE_API_KEY"
 
@@ -72,10 +72,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of an answer when a request does not say (default: %(default)s)",
     )
     add(
+        "--request-timeout-s",
+        type=float,
+        default=chat.request_timeout_s,
+        help="most seconds that one request may take; it may ask for fewer (default: %(default)s)",
+    )
+    add(
         "--num-encoders",
         type=int,
         default=_default(server, "num_encoders"),
         help="encoder replicas (default: %(default)s)",
+    )
+    add(
+        "--router",
+        choices=get_args(Router),
+        default=_default(server, "router"),
+        help="how media are spread over encoder replicas: by content or in turns (default: %(default)s)",
+    )
+    add(
+        "--embedding-store-bytes",
+        type=int,
+        default=_default(server, "embedding_store_bytes"),
+        help="memory for embeddings that later requests may use; 0: none (default: %(default)s)",
+    )
+    add(
+        "--disk-store",
+        metavar="DIR",
+        type=Path,
+        default=_default(server, "disk_store"),
+        help="folder for embeddings that survive a restart (default: none)",
+    )
+    add(
+        "--disk-store-bytes",
+        type=int,
+        default=_default(server, "disk_store_bytes"),
+        help="most bytes in that folder (default: %(default)s)",
     )
     add(
         "--decoder-workers",
@@ -155,10 +186,18 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
             port=args.port,
             api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
             num_encoders=args.num_encoders,
+            router=args.router,
+            embedding_store_bytes=args.embedding_store_bytes,
+            disk_store=args.disk_store,
+            disk_store_bytes=args.disk_store_bytes,
             decoder_workers=args.decoder_workers,
             num_threads=args.num_threads,
             health_timeout_s=args.health_timeout_s,
-            chat=ChatLimits(max_requests=args.max_requests, default_max_tokens=args.default_max_tokens),
+            chat=ChatLimits(
+                max_requests=args.max_requests,
+                default_max_tokens=args.default_max_tokens,
+                request_timeout_s=args.request_timeout_s,
+            ),
             media=MediaLimits(
                 max_bytes=args.max_media_mib << 20,
                 max_video_pixels=args.max_video_pixels,

@@ -13,6 +13,8 @@ from serve_apps.api.errors import unavailable
 from serve_apps.api.routes import ApiSettings, create_api
 from serve_apps.chat.create import create_chat_service, create_fetcher, system_fingerprint
 from serve_apps.deployments.backend import RayBackend
+from serve_apps.observability.exposition import exposition
+from serve_apps.observability.metrics import Metrics
 from serve_apps.settings import ServerSettings
 
 
@@ -25,6 +27,7 @@ class Ingress:
         self._settings = settings
         self._backend = RayBackend(encoder, engine)
         self._fetcher = create_fetcher(settings.media)
+        self._recorder = Metrics()
         self._service = create_chat_service(
             settings.checkpoint,
             model_name=settings.model_name,
@@ -32,6 +35,7 @@ class Ingress:
             fetcher=self._fetcher,
             chat_limits=settings.chat,
             media_limits=settings.media,
+            recorder=self._recorder,
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -39,6 +43,8 @@ class Ingress:
         return create_api(
             self._service,
             health=self.health,
+            metrics=exposition,
+            recorder=self._recorder,
             settings=ApiSettings(
                 max_body_bytes=self._settings.max_body_bytes,
                 api_keys=self._settings.api_keys,

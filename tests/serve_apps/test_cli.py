@@ -20,6 +20,7 @@ import pytest
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from serve_apps.bench import BENCHES, format_table
+from serve_apps.chat.service import ChatLimits
 from serve_apps.cli import COMMANDS, CliError, main, parse
 from serve_apps.cli import serve as serve_command
 from serve_apps.cli.chat import media_url, request_body, timing_line
@@ -99,8 +100,10 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         " --allowed-domain a.org --allowed-domain b.org --max-media-mib 9 --dtype float32 --num-threads 1"
     )
     flags += " --max-video-pixels 10 --max-video-frames 11 --max-media-duration-s 12 --decode-timeout-s 13"
-    flags += " --decoder-workers 14"
-    settings = serve_settings(str(tiny), *flags.split(), "--file-root", str(tmp_path))
+    flags += " --decoder-workers 14 --request-timeout-s 15.5 --router round-robin"
+    flags += " --embedding-store-bytes 16 --disk-store-bytes 17"
+    folders = ("--file-root", str(tmp_path), "--disk-store", str(tmp_path / "kept"))
+    settings = serve_settings(str(tiny), *flags.split(), *folders)
     assert (settings.host, settings.port, settings.model_name) == ("0.0.0.0", 9000, "m")
     assert settings.api_keys == ("k", "from-environment")
     assert settings.engine == replace(
@@ -111,7 +114,9 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         max_queued=4,
         dtype="float32",
     )
-    assert (settings.chat.max_requests, settings.chat.default_max_tokens) == (5, 6)
+    assert settings.chat == ChatLimits(max_requests=5, default_max_tokens=6, request_timeout_s=15.5)
+    assert (settings.router, settings.embedding_store_bytes) == ("round-robin", 16)
+    assert (settings.disk_store, settings.disk_store_bytes) == (tmp_path / "kept", 17)
     assert (settings.num_encoders, settings.num_threads, settings.decoder_workers) == (2, 1, 14)
     assert settings.media == MediaLimits(
         max_bytes=9 << 20,
@@ -124,9 +129,18 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     )
 
 
-def test_flags_out_of_range_are_refused(tiny):
-    with pytest.raises(CliError, match="max_running is 0"):
-        serve_settings(str(tiny), "--max-running", "0")
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--max-running", "0", "max_running is 0"),
+        ("--request-timeout-s", "0", r"request_timeout_s is 0\.0; it must be greater than 0"),
+        ("--request-timeout-s", "inf", "request_timeout_s is inf"),
+        ("--embedding-store-bytes", "-1", "embedding_store_bytes is -1"),
+    ],
+)
+def test_flags_out_of_range_are_refused(tiny, flag, value, message):
+    with pytest.raises(CliError, match=message):
+        serve_settings(str(tiny), flag, value)
 
 
 def test_a_file_becomes_a_data_url_and_urls_stay(tmp_path):

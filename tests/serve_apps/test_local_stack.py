@@ -13,6 +13,7 @@ import torch
 from llm_core.engine import EngineSettings
 from mm_pipeline.fetch import Fetcher
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.metrics import MemoryRecorder
 from serve_apps.api.routes import ApiSettings, create_api
 from serve_apps.chat.create import create_chat_service, system_fingerprint
 from serve_apps.chat.local import LocalBackend
@@ -50,8 +51,11 @@ async def client(tiny: Path, backend: LocalBackend) -> AsyncIterator[httpx2.Asyn
     async def health() -> dict[str, Any]:
         return {"status": "ok"}
 
+    async def no_metrics() -> str:
+        return ""
+
     settings = ApiSettings(system_fingerprint=system_fingerprint(tiny))
-    app = create_api(service, health=health, settings=settings)
+    app = create_api(service, health=health, metrics=no_metrics, recorder=MemoryRecorder(), settings=settings)
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://test", timeout=60
     ) as client:
