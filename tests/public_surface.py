@@ -20,6 +20,7 @@ MODULES = (
     "llm_core.errors",
     "llm_core.weights",
     "mm_pipeline.audio",
+    "mm_pipeline.batcher",
     "mm_pipeline.content_key",
     "mm_pipeline.decoding",
     "mm_pipeline.encoders",

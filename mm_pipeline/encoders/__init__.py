@@ -13,7 +13,8 @@ import torch
 from blake3 import blake3
 
 from mm_pipeline.encoders.audio_encoder import EmbeddingStream, SegmentedAudioEncoder
-from mm_pipeline.encoders.base import Encoder, TensorSource
+from mm_pipeline.encoders.base import Encoder, SoundEncoder, SoundStream, TensorSource
+from mm_pipeline.encoders.batched import BatchedEncoders, BatchedImages, BatchedSounds, BatchSettings, Caller
 from mm_pipeline.encoders.image_encoder import PackedImageEncoder
 from mm_pipeline.encoders.mimo_audio import MimoAudioConfig, MimoAudioEncoder
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer, MimoAudioTokenizerConfig
@@ -22,9 +23,16 @@ from mm_pipeline.encoders.weights import load_module
 
 __all__ = [
     "AUDIO_TOKENIZER_FOLDER",
+    "BatchSettings",
+    "BatchedEncoders",
+    "BatchedImages",
+    "BatchedSounds",
+    "Caller",
     "EmbeddingStream",
     "Encoder",
     "SegmentedAudioEncoder",
+    "SoundEncoder",
+    "SoundStream",
     "TensorSource",
     "audio_tokenizer_tensors",
     "create_audio_encoder",

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from mm_pipeline.encoders.mimo_audio import MimoAudioEncoder, group_codes
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSegment:
+    """codes: int64 [rows, channels]. embeddings: [ceil(rows / group size), hidden_size], of this segment alone."""
+
+    codes: torch.Tensor
+    embeddings: torch.Tensor
 
 
 class SegmentedAudioEncoder:
@@ -65,6 +74,34 @@ class SegmentedAudioEncoder:
         with torch.no_grad():
             embeddings: torch.Tensor = self._encoder(group_codes(codes, self.group_size))
         return embeddings
+
+    def encode_segments(self, mels: Sequence[torch.Tensor]) -> list[EncodedSegment]:
+        """Segments of any sounds, each as if its sound began with it; their codes are those of `codes`, and all go
+        through `embed` together. Raises ValueError as `encode`, for the whole batch.
+        """
+        codes = [self.codes(mel) for mel in mels]
+        groups = [group_codes(rows, self.group_size) for rows in codes]
+        with torch.no_grad():
+            packed: torch.Tensor = self._encoder(torch.cat(groups))
+        parts = packed.split([len(group) for group in groups])
+        # A view would keep the whole batch alive for as long as one sound is cached.
+        return [
+            EncodedSegment(codes=rows, embeddings=part.clone() if len(parts) > 1 else part)
+            for rows, part in zip(codes, parts, strict=True)
+        ]
+
+    def join(self, segments: Sequence[EncodedSegment]) -> torch.Tensor:
+        """The embeddings of the sound whose segments in order these are. Raises ValueError without segments.
+
+        Where a segment before the last leaves a group open, that group goes on in the next one, and all is embedded
+        again. None does with the segment length that models are trained with.
+        """
+        if not segments:
+            raise ValueError("there is no sound to encode; add at least one segment")
+        if all(len(segment.codes) % self.group_size == 0 for segment in segments[:-1]):
+            parts = [segment.embeddings for segment in segments]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self.embed(torch.cat([segment.codes for segment in segments]))
 
     @property
     def group_size(self) -> int:

@@ -19,6 +19,31 @@ class TensorSource(Protocol):
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
+class SoundStream(Protocol):
+    """One sound whose segments come over time."""
+
+    def add(self, mel: torch.Tensor) -> None:
+        """The next segment, float32 [frames, mels]. Raises ValueError for one that does not fit the model."""
+
+    def finish(self) -> torch.Tensor:
+        """[num_tokens, hidden_size]. Raises ValueError without segments."""
+
+
+class SoundEncoder(Protocol):
+    """Mel segments to embeddings."""
+
+    @property
+    def identity(self) -> str:
+        """See `Encoder.identity`."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of an embedding."""
+
+    def stream(self) -> SoundStream:
+        """For one sound."""
+
+
 class Encoder(Protocol):
     """Preprocessed items to embeddings. Thread-safe."""
 

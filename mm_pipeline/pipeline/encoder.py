@@ -13,7 +13,7 @@ import torch
 from mm_pipeline.audio import AudioSettings
 from mm_pipeline.content_key import SettingValue, content_key
 from mm_pipeline.decoding.parts import DecodedPart, FramePart, MelPart, PlanPart, ReportPart
-from mm_pipeline.encoders import Encoder, SegmentedAudioEncoder
+from mm_pipeline.encoders import Encoder, SoundEncoder
 from mm_pipeline.errors import InvalidMediaError, UnsupportedMediaError
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
@@ -29,7 +29,7 @@ class MediaEncoder:
     def __init__(
         self,
         image_encoder: Encoder,
-        audio_encoder: SegmentedAudioEncoder | None,
+        audio_encoder: SoundEncoder | None,
         config: Mapping[str, Any],
         limits: MediaLimits,
     ) -> None:
@@ -61,13 +61,25 @@ class MediaEncoder:
             raise ValueError(f"modality is {modality!r}; video and audio are encoded here")
         return content_key(modality, identity, settings, data)
 
-    def encode(self, parts: Iterable[DecodedPart], key: str) -> EncodedMedia:
-        """key: see `key`. Raises what the parts raise, and UnsupportedMediaError for a sound without segments."""
+    def encode(
+        self,
+        parts: Iterable[DecodedPart],
+        key: str,
+        *,
+        image_encoder: Encoder | None = None,
+        audio_encoder: SoundEncoder | None = None,
+    ) -> EncodedMedia:
+        """key: see `key`. image_encoder, audio_encoder: run instead of the own ones, which they must be equal to,
+        such as ones that batch for this request. Raises what the parts and encoders raise, and
+        UnsupportedMediaError for a sound without segments.
+        """
+        images = image_encoder or self._image_encoder
+        sounds = audio_encoder or self._audio_encoder
         begin = time.perf_counter()
         plan: PlanPart | None = None
         report = ReportPart()
         video: list[torch.Tensor] = []
-        sound = None if self._audio_encoder is None else self._audio_encoder.stream()
+        sound = None if sounds is None else sounds.stream()
         hears = False
         encode_s = 0.0
         for part in parts:
@@ -76,7 +88,7 @@ class MediaEncoder:
                 plan = part
             elif isinstance(part, FramePart):
                 frames = _tensor(part.frames)
-                video += self._image_encoder.encode([video_patches(frames, self._kept(frames))])
+                video += images.encode([video_patches(frames, self._kept(frames))])
             elif isinstance(part, MelPart):
                 if sound is None:
                     raise InvalidMediaError("this model does not hear; send text, pictures or video")

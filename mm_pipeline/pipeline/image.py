@@ -29,15 +29,19 @@ class ImagePipeline:
         settings = self._request_settings(max_pixels)
         return content_key(self.modality, self._encoder.identity, settings.key_settings(), data)
 
-    def encode(self, data: bytes, *, max_pixels: int | None = None) -> EncodedMedia:
-        """max_pixels: a request's smaller area. Raises MediaError subclasses."""
+    def encode(
+        self, data: bytes, *, max_pixels: int | None = None, encoder: Encoder | None = None
+    ) -> EncodedMedia:
+        """max_pixels: a request's smaller area. encoder: runs instead of the pipeline's own, which it must be equal
+        to, such as one that batches for this request. Raises MediaError subclasses, and what the encoder raises.
+        """
         settings = self._request_settings(max_pixels)
         started = time.perf_counter()
         key = self.key(data, max_pixels=max_pixels)
         keyed = time.perf_counter()
         image = preprocess_image(data, settings, self._limits)
         preprocessed = time.perf_counter()
-        (embeddings,) = self._encoder.encode([image])
+        (embeddings,) = (encoder or self._encoder).encode([image])
         encoded = time.perf_counter()
         return EncodedMedia(
             embeddings=embeddings,
