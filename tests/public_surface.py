@@ -28,13 +28,16 @@ MODULES = (
     "mm_pipeline.fetch",
     "mm_pipeline.image",
     "mm_pipeline.limits",
+    "mm_pipeline.metrics",
     "mm_pipeline.options",
     "mm_pipeline.pipeline",
     "mm_pipeline.prompt",
+    "mm_pipeline.recording",
     "mm_pipeline.video",
     "serve_apps.app",
     "serve_apps.checkpoint",
     "serve_apps.inspect",
+    "serve_apps.observability.catalogue",
     "serve_apps.settings",
 )
 
