@@ -84,7 +84,7 @@ class Directory:
         return self._table.stats()
 
     async def counts(self) -> dict[str, int]:
-        """Leases and claims in force, and the process."""
+        """Leases and claims in force, and the process; checks the books first. For tests."""
         self._table.check()
         return {"leases": self._table.num_leases(), "claims": self._table.num_claims(), "pid": os.getpid()}
 

@@ -103,7 +103,7 @@ def test_leases_pin_and_end(pair: tuple[Any, Any]) -> None:
 
 
 def test_eviction_frees_the_object_store(pair: tuple[Any, Any], directory: Any) -> None:
-    """Three times the bound goes through, an item above the bound beside it: nothing spills, and the bound holds."""
+    """Three times the bound goes through, and an item above the bound: the bound holds and memory is given back."""
     first, second = pair
     num_tokens = 4 * 2**20 // ROW_BYTES
     for number in range(100, 130):

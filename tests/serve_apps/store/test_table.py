@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -261,3 +263,8 @@ def test_nothing_leaks_over_ten_thousand_requests() -> None:
     stats = table.stats()
     assert (stats.num_bytes, stats.num_entries, table.num_claims()) == (0, 0, 0)
     table.check()
+
+
+def test_the_directory_needs_no_torch() -> None:
+    code = "import sys, serve_apps.store.directory; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
