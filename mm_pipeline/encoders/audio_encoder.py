@@ -61,10 +61,7 @@ class SegmentedAudioEncoder:
 
     def codes(self, mel: torch.Tensor) -> torch.Tensor:
         """The codes of one segment [frames, mels]: int64 [rows, channels]."""
-        if mel.shape[0] > self.max_segment_frames:
-            raise ValueError(
-                f"the mel segment has {mel.shape[0]} frames; at most {self.max_segment_frames} are allowed"
-            )
+        self._check_length(mel)
         with torch.no_grad():
             codes: torch.Tensor = self._tokenizer(mel.to(self._device))
         return codes
@@ -79,7 +76,12 @@ class SegmentedAudioEncoder:
         """Segments of any sounds, each as if its sound began with it; their codes are those of `codes`, and all go
         through `embed` together. Raises ValueError as `encode`, for the whole batch.
         """
-        codes = [self.codes(mel) for mel in mels]
+        if not mels:
+            return []
+        for mel in mels:
+            self._check_length(mel)
+        with torch.no_grad():
+            codes = self._tokenizer.many([mel.to(self._device) for mel in mels])
         groups = [group_codes(rows, self.group_size) for rows in codes]
         with torch.no_grad():
             packed: torch.Tensor = self._encoder(torch.cat(groups))
@@ -102,6 +104,12 @@ class SegmentedAudioEncoder:
             parts = [segment.embeddings for segment in segments]
             return parts[0] if len(parts) == 1 else torch.cat(parts)
         return self.embed(torch.cat([segment.codes for segment in segments]))
+
+    def _check_length(self, mel: torch.Tensor) -> None:
+        if mel.shape[0] > self.max_segment_frames:
+            raise ValueError(
+                f"the mel segment has {mel.shape[0]} frames; at most {self.max_segment_frames} are allowed"
+            )
 
     @property
     def group_size(self) -> int:

@@ -8,8 +8,9 @@ Shape letters: L mel frames, T rows after the stride of 2, P rows after pooling,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from mm_pipeline.encoders.rope import Rope, rope_of, rotate
 
 _EPS = 1e-5
 _KERNEL, _STRIDE, _POOL = 3, 2, 2
+# Of the features, relative: more than four times what another order of float32 sums changes.
+_NEAR = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +105,10 @@ def _codebook_sizes(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 class MimoAudioTokenizer(nn.Module):
-    """One segment per call, in float32: its codes depend on nothing else, bit for bit.
+    """Codes of segments, in float32: a segment's codes depend on nothing else, bit for bit.
 
-    A packed batch would round differently, and a code that is nearly tied would come out as its rival. A full
-    segment has 3000 rows, enough to keep a device busy.
+    A packed batch may round differently, and a code that is nearly tied would come out as its rival. A segment with
+    such a code is therefore done again alone.
     """
 
     def __init__(self, config: MimoAudioTokenizerConfig, *, attention_backend: str = "cpu") -> None:
@@ -118,13 +121,37 @@ class MimoAudioTokenizer(nn.Module):
 
         Raises ValueError for another shape, or no frames.
         """
+        return self._alone(self._checked(mel))
+
+    def many(self, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What `forward` returns for each of at least one segment, which share one pass. Raises as it does."""
+        checked = [self._checked(mel) for mel in mels]
+        if len(checked) == 1:
+            return [self._alone(checked[0])]
+        features, lengths = self.encoder(checked)
+        codes, is_near = self.encoder.quantizer.with_near(features)
+        return [
+            self._alone(mel) if near else own
+            for mel, own, near in zip(
+                checked,
+                codes.split(lengths),
+                [bool(rows.any()) for rows in is_near.cpu().split(lengths)],
+                strict=True,
+            )
+        ]
+
+    def _alone(self, mel: torch.Tensor) -> torch.Tensor:
+        features, _ = self.encoder([mel])
+        codes: torch.Tensor = self.encoder.quantizer(features)
+        return codes
+
+    def _checked(self, mel: torch.Tensor) -> torch.Tensor:
         if mel.dim() != 2 or mel.shape[0] == 0 or mel.shape[1] != self.config.num_mels:
             raise ValueError(
                 f"the mel segment is {tuple(mel.shape)}; "
                 f"need [frames, {self.config.num_mels}] with at least one frame"
             )
-        codes: torch.Tensor = self.encoder.quantizer(self.encoder(mel.float()))
-        return codes
+        return mel.float()
 
 
 class Encoder(nn.Module):
@@ -143,12 +170,14 @@ class Encoder(nn.Module):
         self.down_sample_norm = nn.LayerNorm(config.dim, eps=_EPS)
         self.quantizer = Quantizer(config)
 
-    def forward(self, mel: torch.Tensor) -> torch.Tensor:
-        """[L, M] to the continuous features [P, E]."""
-        x = F.gelu(_convolve(mel, self.conv1, padding=(1, 1)))
-        x = F.gelu(_convolve(x, self.conv2, padding=(1, 1)))
-        rope = _rope(x.shape[0], self.config, x.device)
-        cu_seqlens = torch.tensor([0, x.shape[0]], dtype=torch.int32)
+    def forward(self, mels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
+        """Segments [L, M] to their continuous features [P, E] back to back, and each segment's P."""
+        x, lengths = _convolve(mels, self.conv1, [(1, 1)] * len(mels))
+        x, lengths = _convolve(F.gelu(x).split(lengths), self.conv2, [(1, 1)] * len(mels))
+        x = F.gelu(x)
+        longest = _rope(max(lengths), self.config, x.device)
+        rope = Rope(*(torch.cat([part[:length] for length in lengths]) for part in longest))
+        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
         skipped = None
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, cu_seqlens, rope)
@@ -157,20 +186,26 @@ class Encoder(nn.Module):
         x = self.layer_norm(x if skipped is None else x + skipped)
         pool = self.down_sample_layer[0]
         assert isinstance(pool, nn.Conv1d)
-        pooled = F.gelu(_convolve(x, pool, padding=(0, x.shape[0] % _POOL)))
-        features: torch.Tensor = self.down_sample_norm(pooled)
-        return features
+        pooled, rows = _convolve(x.split(lengths), pool, [(0, length % _POOL) for length in lengths])
+        features: torch.Tensor = self.down_sample_norm(F.gelu(pooled))
+        return features, rows
 
 
-def _convolve(x: torch.Tensor, conv: nn.Conv1d, *, padding: tuple[int, int]) -> torch.Tensor:
-    """[rows, channels] through a convolution over rows, as a matrix product, which never runs in TF32 by default.
+def _convolve(
+    segments: Sequence[torch.Tensor], conv: nn.Conv1d, padding: Sequence[tuple[int, int]]
+) -> tuple[torch.Tensor, list[int]]:
+    """Each [rows, channels] through a convolution over rows, as one matrix product, which never runs in TF32 by
+    default. Returns all rows back to back and their number in each segment.
 
-    padding: zero rows before the first and after the last.
+    padding: zero rows before each segment's first and after its last.
     """
     size, stride = conv.kernel_size[0], conv.stride[0]
     # [rows out, channels, kernel], the layout of the weight.
-    taps = F.pad(x, (0, 0, *padding)).unfold(0, size, stride)
-    return F.linear(taps.flatten(1), conv.weight.flatten(1), conv.bias)
+    taps = [
+        F.pad(x, (0, 0, *rows)).unfold(0, size, stride).flatten(1)
+        for x, rows in zip(segments, padding, strict=True)
+    ]
+    return F.linear(torch.cat(taps), conv.weight.flatten(1), conv.bias), [len(rows) for rows in taps]
 
 
 def _rope(length: int, config: MimoAudioTokenizerConfig, device: torch.device) -> Rope:
@@ -195,14 +230,21 @@ class Attention(nn.Module):
         query, key, value = (
             proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        attended = encoder_attention(
-            rotate(query, rope),
-            rotate(key, rope),
-            value,
-            cu_seqlens,
-            window=self.window,
-            causal=True,
-            backend=self.backend,
+        query, key = rotate(query, rope), rotate(key, rope)
+        # One call for each segment: its sums then run in the same order as when it is alone.
+        attended = torch.cat(
+            [
+                encoder_attention(
+                    query[start:end],
+                    key[start:end],
+                    value[start:end],
+                    torch.tensor([0, end - start], dtype=torch.int32),
+                    window=self.window,
+                    causal=True,
+                    backend=self.backend,
+                )
+                for start, end in pairwise(cu_seqlens.tolist())
+            ]
         )
         projected: torch.Tensor = self.out_proj(attended.flatten(1))
         return projected
@@ -234,6 +276,15 @@ class Quantizer(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """[P, E] to int64 [P, Q]: per stage the nearest entry of its codebook, the first of equally near ones."""
+        return self._codes(features, None)
+
+    def with_near(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Also bool [P]: rows in which another rounding of the features might have chosen another entry."""
+        is_near = torch.zeros(len(features), dtype=torch.bool, device=features.device)
+        return self._codes(features, is_near), is_near
+
+    def _codes(self, features: torch.Tensor, is_near: torch.Tensor | None) -> torch.Tensor:
+        """Sets `is_near` where a choice was close."""
         residual = features
         codes = []
         stages = self.vq["layers"]
@@ -243,6 +294,11 @@ class Quantizer(nn.Module):
             # |r - e|^2 without |r|^2, which is the same for every entry.
             distance = entries.square().sum(dim=1) - 2 * residual @ entries.t()
             code = distance.argmin(dim=1)
+            if is_near is not None and len(entries) > 1:
+                # An error of the features moves the difference of two distances by at most 4 x error x entry.
+                nearest = distance.topk(2, dim=1, largest=False).values
+                margin = nearest[:, 1] - nearest[:, 0]
+                is_near |= margin <= _NEAR * features.norm(dim=1) * entries.norm(dim=1).amax()
             residual = residual - entries[code]
             codes.append(code)
         return torch.stack(codes, dim=1)

@@ -207,6 +207,22 @@ def test_codes_are_those_of_each_segment_alone(audio_encoder, lengths: list[int]
         close(segment.embeddings, audio_encoder.embed(codes))
 
 
+def test_nearly_tied_codes_are_made_alone(audio_encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound that calls everything a tie each segment runs a second time, and only then."""
+    tokenizer = audio_encoder._tokenizer
+    alone = []
+    monkeypatch.setattr(tokenizer, "_alone", lambda one, run=tokenizer._alone: alone.append(one) or run(one))
+    mels = [mel(frames, seed=frames) for frames in (30, 41, 64)]
+    expected = [segment.codes for segment in audio_encoder.encode_segments(mels)]
+    num_near = len(alone)
+    monkeypatch.setattr("mm_pipeline.encoders.mimo_audio_tokenizer._NEAR", 1e9)
+    again = [segment.codes for segment in audio_encoder.encode_segments(mels)]
+    assert len(alone) == num_near + 3
+    assert num_near < 3
+    assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
+    assert audio_encoder.encode_segments([]) == []
+
+
 def test_a_bad_segment_costs_only_its_own_sound(held: Held, audio_encoder: SegmentedAudioEncoder) -> None:
     with BatchedEncoders(held, audio_encoder) as encoders, ThreadPoolExecutor(4) as threads:
         picture_first = threads.submit(encoders.images(ME).encode, [picture(1, 1)])
