@@ -150,6 +150,8 @@ class DiskStore:
         except OSError:
             self._lru.unpin(slot)
             self._lru.remove(slot)
+            # A victim's file may have stayed: the next write counts what there is.
+            self._generation = -1
             raise
         return slot
 
@@ -158,8 +160,10 @@ class DiskStore:
         with self._lock:
             self._lru.unpin(slot)
             if self._lru.remove(slot):
-                with suppress(OSError):
+                try:
                     path.unlink(missing_ok=True)
+                except OSError:
+                    self._generation = -1
 
     @contextmanager
     def _alone(self, *, writes: bool = False) -> Iterator[None]:

@@ -147,6 +147,24 @@ def test_a_full_disk_stores_nothing_and_harms_nobody(tmp_path: Path, monkeypatch
     assert not holds(store, 2)
 
 
+def test_a_file_that_cannot_be_deleted_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = len(to_bytes(entry_of(key_of(1), video(1)), video(1).embeddings))
+    store = DiskStore(tmp_path, 2 * one)
+    for number in (1, 2):
+        store.put(key_of(number), video(number)).release()
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        store.put(key_of(3), video(3)).release()
+    store.put(key_of(4), video(4)).release()
+    store.check()
+    assert holds(store, 4)
+    assert store.stats()["disk"].num_bytes <= 2 * one
+
+
 def test_two_stores_share_a_folder_and_its_bound(tmp_path: Path) -> None:
     one = len(to_bytes(entry_of(key_of(1), video(1)), video(1).embeddings))
     first, second = DiskStore(tmp_path, 3 * one), DiskStore(tmp_path, 3 * one)
