@@ -128,7 +128,7 @@ class MimoAudioTokenizer(nn.Module):
         checked = [self._checked(mel) for mel in mels]
         if len(checked) == 1:
             return [self._alone(checked[0])]
-        features, lengths = self.encoder(checked)
+        features, lengths = self.encoder.many(checked)
         codes, is_near = self.encoder.quantizer.with_near(features)
         return [
             self._alone(mel) if near else own
@@ -141,8 +141,7 @@ class MimoAudioTokenizer(nn.Module):
         ]
 
     def _alone(self, mel: torch.Tensor) -> torch.Tensor:
-        features, _ = self.encoder([mel])
-        codes: torch.Tensor = self.encoder.quantizer(features)
+        codes: torch.Tensor = self.encoder.quantizer(self.encoder(mel))
         return codes
 
     def _checked(self, mel: torch.Tensor) -> torch.Tensor:
@@ -170,8 +169,12 @@ class Encoder(nn.Module):
         self.down_sample_norm = nn.LayerNorm(config.dim, eps=_EPS)
         self.quantizer = Quantizer(config)
 
-    def forward(self, mels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
-        """Segments [L, M] to their continuous features [P, E] back to back, and each segment's P."""
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        """[L, M] to the continuous features [P, E]."""
+        return self.many([mel])[0]
+
+    def many(self, mels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
+        """Segments [L, M] to their features back to back, and each segment's P."""
         x, lengths = _convolve(mels, self.conv1, [(1, 1)] * len(mels))
         x, lengths = _convolve(F.gelu(x).split(lengths), self.conv2, [(1, 1)] * len(mels))
         x = F.gelu(x)
