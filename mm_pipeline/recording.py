@@ -14,6 +14,10 @@ from mm_pipeline.metrics import (
     BATCHED_COST,
     BATCHED_ITEMS,
     BATCHES,
+    CACHE_BYTES,
+    CACHE_ENTRIES,
+    CACHE_EVICTIONS,
+    CACHE_PINNED_BYTES,
     QUEUED_BYTES,
     QUEUED_COST,
     QUEUED_ITEMS,
@@ -26,6 +30,7 @@ from mm_pipeline.metrics import (
 
 if TYPE_CHECKING:
     from mm_pipeline.batcher import BatcherStats, BatchReport
+    from mm_pipeline.store import TierStats
 
 
 class Totals:
@@ -72,3 +77,12 @@ def record_queue(recorder: Recorder, stats: BatcherStats) -> None:
     recorder.gauge(QUEUED_BYTES, stats.queued_bytes)
     for kind, cost in stats.queued_cost.items():
         recorder.gauge(QUEUED_COST, cost, kind=kind)
+
+
+def record_tiers(recorder: Recorder, totals: Totals, tiers: Mapping[str, TierStats]) -> None:
+    """How full a store is, and what it has evicted. Hits and misses are counted by those who look things up."""
+    for tier, stats in tiers.items():
+        totals.count(CACHE_EVICTIONS, stats.evicted, tier=tier)
+        recorder.gauge(CACHE_BYTES, stats.num_bytes, tier=tier)
+        recorder.gauge(CACHE_PINNED_BYTES, stats.pinned_bytes, tier=tier)
+        recorder.gauge(CACHE_ENTRIES, stats.num_entries, tier=tier)

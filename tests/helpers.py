@@ -203,9 +203,11 @@ class FakeBackend:
     hang: set[bytes] = field(default_factory=set)
     encoded: list[bytes] = field(default_factory=list)
     asked: list[tuple[str, MediaOptions]] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
         await asyncio.sleep(0)
+        self.owners.append(owner)
         if data in self.encode_errors:
             raise self.encode_errors[data]
         if data in self.hang:

@@ -107,8 +107,8 @@ class Fetcher(Protocol):
 class Backend(Protocol):
     """Encoder and decoder, wherever they run. Raises ApiError, MediaError, RequestError or EngineError."""
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
-        """Encode one media item.
+    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
+        """Encode one media item. owner: the request it belongs to; requests share the encoder fairly.
 
         Cancelling the call drops an item that has not begun, and stops the decoding of a video or a sound.
         """

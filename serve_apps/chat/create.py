@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from blake3 import blake3
 
 from llm_core.weights import CheckpointFolder
 from mm_pipeline.audio import AudioSettings
+from mm_pipeline.batcher import BatchReport
 from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, create_image_encoder
+from mm_pipeline.encoders.batched import BatchedEncoders
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
@@ -63,8 +65,17 @@ def create_fetcher(limits: MediaLimits) -> MediaFetcher:
     return MediaFetcher(limits)
 
 
-def create_item_encoder(folder: Path, *, limits: MediaLimits, device: str) -> ItemEncoder:
-    """The encoders of a checkpoint, ready to use. Raises ValueError for missing or unexpected tensors."""
+def create_item_encoder(
+    folder: Path,
+    *,
+    limits: MediaLimits,
+    device: str,
+    max_preparing: int = 2,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> ItemEncoder:
+    """The encoders of a checkpoint, ready to use. max_preparing: pictures decoded at once. on_batch: is told of
+    each batch. Raises ValueError for missing or unexpected tensors.
+    """
     config = _config(folder)
     # A CPU multiplies float32 several times faster than bfloat16; the decoder takes either.
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
@@ -77,6 +88,8 @@ def create_item_encoder(folder: Path, *, limits: MediaLimits, device: str) -> It
         ImagePipeline(image_encoder, ImageSettings.from_config(config), limits),
         MediaEncoder(image_encoder, audio_encoder, config, limits),
         AudioSettings.from_config(config),
+        BatchedEncoders(image_encoder, audio_encoder, on_batch=on_batch),
+        max_preparing=max_preparing,
     )
 
 

@@ -7,12 +7,17 @@ not know where decoding runs.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from mm_pipeline.audio import AudioSettings, audio_tokens
+from mm_pipeline.batcher import BatcherStats
 from mm_pipeline.decoding import DecodedPart, MelPart, PlanPart
+from mm_pipeline.encoders.batched import BatchedEncoders, Caller
 from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline import EncodedMedia, ImagePipeline, MediaEncoder
 from serve_apps.api.errors import ApiError, bad_request
@@ -20,12 +25,34 @@ from serve_apps.decoders.base import Decoder
 
 
 class ItemEncoder:
-    """Thread-safe, synchronous."""
+    """Thread-safe, synchronous. Items of many callers share batches. Close it when done."""
 
-    def __init__(self, images: ImagePipeline, media: MediaEncoder, audio: AudioSettings) -> None:
+    def __init__(
+        self,
+        images: ImagePipeline,
+        media: MediaEncoder,
+        audio: AudioSettings,
+        encoders: BatchedEncoders,
+        *,
+        max_preparing: int,
+    ) -> None:
+        """encoders: over the same encoders as images and media. max_preparing: pictures decoded at once."""
         self._images = images
         self._media = media
         self._audio = audio
+        self._encoders = encoders
+        self._preparing = threading.BoundedSemaphore(max_preparing)
+
+    def key(self, data: bytes, modality: str, options: MediaOptions) -> str:
+        """Content key of what `encode` makes of the same arguments; decodes nothing.
+
+        Raises MediaError for options over a limit, ApiError for an unknown modality.
+        """
+        if modality == "image":
+            return self._images.key(data, max_pixels=options.max_pixels)
+        if modality not in ("video", "audio"):
+            raise bad_request(f"This server encodes image, video and audio, but '{modality}' came.")
+        return self._media.key(data, modality, options)
 
     def encode(
         self,
@@ -36,23 +63,48 @@ class ItemEncoder:
         decoder: Decoder,
         source: Any,
         max_tokens: int,
-        cancel: threading.Event,
+        caller: Caller,
     ) -> EncodedMedia:
         """The embeddings of `data`.
 
         decoder: decodes videos and sounds. source: what it is given, the bytes or a reference to them that it
-        understands. max_tokens: of the whole context. cancel: ends the decoding when set.
-        Raises MediaError, ApiError for an item that is too long or of an unknown modality, and what a cancelled
-        decoder raises.
+        understands. max_tokens: of the whole context. caller: who shares batches fairly with others; its `cancel`
+        ends the decoding as well. Raises MediaError, ApiError for an item that is too long or of an unknown
+        modality, and what a cancelled decoder raises.
         """
+        key = self.key(data, modality, options)
+        images, sounds = self._encoders.images(caller), self._encoders.sounds(caller)
         if modality == "image":
-            return self._images.encode(data, max_pixels=options.max_pixels)
-        if modality not in ("video", "audio"):
-            raise bad_request(f"This server encodes image, video and audio, but '{modality}' came.")
-        key = self._media.key(data, modality, options)
-        decoded = decoder.decode(source, modality, options, cancel)
-        with closing(_within_context(decoded, max_tokens, self._audio)) as parts:
-            return self._media.encode(parts, key)
+            with self._preparing:
+                if caller.cancel is not None and caller.cancel.is_set():
+                    raise CancelledError
+                prepared = self._images.prepare(data, max_pixels=options.max_pixels)
+            encoded = self._images.run(prepared, images)
+        else:
+            decoded = decoder.decode(source, modality, options, caller.cancel or threading.Event())
+            with closing(_within_context(decoded, max_tokens, self._audio)) as parts:
+                encoded = self._media.encode(parts, key, image_encoder=images, audio_encoder=sounds)
+        queue_s = images.queue_s + (0.0 if sounds is None else sounds.queue_s)
+        run_s = images.run_s + (0.0 if sounds is None else sounds.run_s)
+        timings = encoded.timings | {"queue_ms": 1000 * queue_s, "batch_ms": 1000 * run_s}
+        return replace(encoded, timings=timings)
+
+    def probe(self, timeout_s: float) -> None:
+        """Sends the smallest picture through the encoder, beside what waits for it.
+
+        Raises DeadlineExceededError when it takes longer, and what the encoder raises.
+        """
+        deadline = time.monotonic() + timeout_s
+        images = self._encoders.images(Caller(owner="probe", deadline=deadline))
+        self._images.run(self._images.smallest(), images)
+
+    def stats(self) -> BatcherStats:
+        """What waits for the encoders, and what has been done."""
+        return self._encoders.stats()
+
+    def close(self) -> None:
+        """Items that wait fail; the batch under way ends."""
+        self._encoders.close(drain=False)
 
 
 def _within_context(

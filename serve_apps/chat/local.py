@@ -11,6 +11,7 @@ from pathlib import Path
 from llm_core.core import GenerateRequest, OutputDelta
 from llm_core.engine import Engine, EngineSettings, EngineStats
 from mm_pipeline.decoding import MediaDecoder
+from mm_pipeline.encoders.batched import Caller
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from serve_apps.chat.base import EncodedItem, ModelInfo, take_rows
@@ -37,7 +38,7 @@ class LocalBackend:
         backend._engine.start()
         return backend
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
         """See `Backend.encode`."""
         cancel = threading.Event()
         try:
@@ -49,7 +50,7 @@ class LocalBackend:
                 decoder=self._decoder,
                 source=data,
                 max_tokens=self._engine.max_context,
-                cancel=cancel,
+                caller=Caller(owner=owner, cancel=cancel),
             )
         finally:
             cancel.set()
@@ -77,5 +78,6 @@ class LocalBackend:
         return self._engine.stats()
 
     def close(self) -> None:
-        """End the engine."""
+        """End the engine and the encoder."""
         self._engine.shutdown()
+        self._encoder.close()

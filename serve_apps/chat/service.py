@@ -149,14 +149,15 @@ class ChatService:
         clock.lap("render_ms")
         media = await self._fetch_all(request)
         clock.lap("fetch_ms")
-        encoded = await self._encode_all(request, media)
+        request_id = uuid4().hex
+        encoded = await self._encode_all(request, media, request_id)
         # The bytes are not needed while the answer is generated, which may take minutes.
         del media
         clock.lap("encode_ms")
         final = await asyncio.to_thread(self._prompter.expand, prompt, encoded)
         clock.lap("expand_ms")
         generate = GenerateRequest(
-            request_id=uuid4().hex,
+            request_id=request_id,
             token_ids=final.token_ids,
             spans=_spans(final, encoded),
             sampling=await self._sampling(request, len(final.token_ids)),
@@ -250,12 +251,14 @@ class ChatService:
 
         return await _all_or_none([fetch(param, part) for param, part in media_parts(request)])
 
-    async def _encode_all(self, request: ChatCompletionRequest, media: Sequence[Media]) -> list[EncodedItem]:
+    async def _encode_all(
+        self, request: ChatCompletionRequest, media: Sequence[Media], request_id: str
+    ) -> list[EncodedItem]:
         options = request.media_options
 
         async def encode(param: str, part: MediaPart, item: Media) -> EncodedItem:
             try:
-                found = await self._backend.encode(item.data, part.modality, options)
+                found = await self._backend.encode(item.data, part.modality, options, owner=request_id)
             except Exception as error:
                 raise to_api_error(error, param=param) from error
             record_stages(self._recorder, part.modality, found.timings)

@@ -34,16 +34,16 @@ class RayBackend:
         self._max_context: int | None = None
         self._encoder_was_ready = False
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions) -> EncodedItem:
+    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
         """See `Backend.encode`. A call whose replica died is made once more."""
         try:
             if self._max_context is None:
                 self._max_context = (await self.model_info()).max_context
             reference, key = await asyncio.to_thread(_store, data, modality)
             try:
-                found = await self._encode(reference, modality, options, key)
+                found = await self._encode(reference, modality, options, key, owner)
             except REPLICA_GONE:
-                found = await self._encode(reference, modality, options, key)
+                found = await self._encode(reference, modality, options, key, owner)
         except CALL_ERRORS as error:
             raise from_call(error, "encoder") from error
         if isinstance(found, Failure):
@@ -59,13 +59,13 @@ class RayBackend:
         )
 
     async def _encode(
-        self, reference: Any, modality: str, options: MediaOptions, key: str
+        self, reference: Any, modality: str, options: MediaOptions, key: str, owner: str
     ) -> EncodedReference | Failure:
         handle = self._encoder.options(method_name="encode", session_id=key)
         # Calls made while Ray handles an HTTP request inherit the request's internal id, and the router finds
         # waiting calls by that id: of several pictures in one request all but one would wait for ever. In an
         # empty context each call gets an id of its own.
-        call = Context().run(handle.remote, [reference], modality, options, self._max_context)
+        call = Context().run(handle.remote, [reference], modality, options, self._max_context, owner)
         found: EncodedReference | Failure = await _result(call)
         return found
 

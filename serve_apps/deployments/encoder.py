@@ -1,38 +1,62 @@
 """The encoder deployment: media bytes in, a reference to their embeddings out.
 
-Videos and sounds are decoded in processes of their own, part by part while the parts before are encoded here.
+What was encoded before comes from the store that all replicas share. Videos and sounds are decoded in processes of
+their own, part by part while the parts before are encoded here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import ray
 import torch
 from ray import ObjectRef, serve
 
+from mm_pipeline.batcher import BatcherStats, BatchReport
 from mm_pipeline.decoding import MediaDecoder
+from mm_pipeline.encoders.batched import Caller
+from mm_pipeline.errors import DeadlineExceededError, QueueFullError
+from mm_pipeline.metrics import ENCODER_ITEMS
 from mm_pipeline.options import MediaOptions
+from mm_pipeline.pipeline import EncodedMedia
+from mm_pipeline.recording import record_batch, record_queue
+from mm_pipeline.store import Flights, TierStats
+from mm_pipeline.store.media import media_of
 from serve_apps.chat.create import create_item_encoder, decoding_config
 from serve_apps.chat.errors import to_api_error
 from serve_apps.decoders.pool import DecoderPool
 from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.ray_errors import CALL_ERRORS, from_call
 from serve_apps.deployments.tensors import PackedTensor, pack_tensor
-from serve_apps.settings import ServerSettings
+from serve_apps.observability.metrics import Metrics
+from serve_apps.settings import Router, ServerSettings
+from serve_apps.store.replica import ReplicaStore
 
-_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+_ROUTERS: dict[Router, dict[str, Any]] = {
+    "hash": {"request_router_class": "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"},
+    "round-robin": {"request_router_class": "ray.serve.experimental.round_robin_router.RoundRobinRouter"},
+}
+_PROBE_S = 20.0
+# They hold bytes and wait: for the store, or for a batch.
+_WAITING_THREADS = 64
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedReference:
-    """Encoded media whose embeddings stay in the object store; the store keeps them while this is held."""
+    """Encoded media whose embeddings stay in the object store; the store keeps them while this is held.
+
+    call: for which they were computed or looked up.
+    """
 
     embeddings: ObjectRef[PackedTensor] = field(repr=False)
     num_tokens: int
@@ -41,13 +65,54 @@ class EncodedReference:
     timings: Mapping[str, float]
     layout: Any = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    call: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderStats:
+    """batcher: of this replica. tiers: of the store, by name. in_flight: items being looked up or computed."""
+
+    batcher: BatcherStats
+    tiers: Mapping[str, TierStats]
+    in_flight: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Item:
+    """What one call asks for; see `Encoder.encode`."""
+
+    reference: ObjectRef[bytes]
+    modality: str
+    options: MediaOptions
+    max_tokens: int
+    owner: str
+    key: str
+    call: str
+
+    def encoded(
+        self, media: EncodedMedia, embeddings: ObjectRef[PackedTensor] | None, timings: Mapping[str, float]
+    ) -> EncodedReference:
+        """embeddings: where they lie already. Raises ObjectStoreFullError where they do not and find no room."""
+        if embeddings is None:
+            embeddings = ray.put(pack_tensor(media.embeddings))
+        return EncodedReference(
+            embeddings=embeddings,
+            num_tokens=media.num_tokens,
+            modality=media.modality,
+            content_key=media.content_key,
+            timings=timings,
+            layout=media.layout,
+            notes=media.notes,
+            call=self.call,
+        )
 
 
 class Encoder:
-    """Encodes a few media at a time, on threads of its own so that health checks are answered meanwhile.
+    """Finds embeddings in the store, or computes them in batches with other requests' items.
 
-    Videos and sounds have other threads than pictures, which would else wait for minutes behind them: one thread
-    for each decoder process.
+    Calls for the same item share one computation. Threads are many where they wait for batches or for the store,
+    and few where they would only take each other's cores: `encoder_threads` pictures are decoded at once, and one
+    video or sound for each decoder process.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -57,74 +122,155 @@ class Encoder:
             num_workers=settings.decoder_workers,
             timeout_s=settings.media.decode_timeout_s,
         )
+        self._recorder = Metrics()
         self._encoder = create_item_encoder(
-            settings.checkpoint, limits=settings.media, device=settings.encoder_device
+            settings.checkpoint,
+            limits=settings.media,
+            device=settings.encoder_device,
+            max_preparing=settings.encoder_threads,
+            on_batch=self._record_batch,
         )
-        self._picture_threads = ThreadPoolExecutor(settings.encoder_threads, thread_name_prefix="encode")
+        self._store = None
+        if settings.embedding_store_bytes:
+            self._store = ReplicaStore(
+                settings.embedding_store_bytes,
+                settings.disk_store,
+                settings.disk_store_bytes,
+                self._recorder,
+            )
+        self._flights: Flights[EncodedReference] = Flights()
+        self._look_ups = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="look-up")
+        self._picture_threads = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="encode")
         self._media_threads = ThreadPoolExecutor(settings.decoder_workers, thread_name_prefix="encode-media")
         # They have been starting beside the loading of the weights.
         self._decoders.wait_until_ready()
 
     async def encode(
-        self, reference: list[ObjectRef[bytes]], modality: str, options: MediaOptions, max_tokens: int
+        self,
+        reference: list[ObjectRef[bytes]],
+        modality: str,
+        options: MediaOptions,
+        max_tokens: int,
+        owner: str,
     ) -> EncodedReference | Failure:
         """reference: one reference to the bytes. It lies in a list so that Ray does not resolve it before the call
-        begins, and calls that wait hold no bytes. max_tokens: of the whole context.
+        begins, and calls that wait hold no bytes. max_tokens: of the whole context. owner: see `Backend.encode`.
 
-        A cancelled call that has not begun is dropped from the queue; one that has ends at its next part.
+        A cancelled call that has not begun is dropped; one that has ends at its next part, and another call for
+        the same item takes its place.
         """
-        threads = self._picture_threads if modality == "image" else self._media_threads
-        cancel = threading.Event()
+        outcome = "failed"
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                threads, self._encode, reference[0], modality, options, max_tokens, cancel
+            key = await self._on(self._look_ups, self._key, reference[0], modality, options)
+            item = _Item(
+                reference=reference[0],
+                modality=modality,
+                options=options,
+                max_tokens=max_tokens,
+                owner=owner,
+                key=key,
+                call=uuid4().hex,
             )
+            waited = time.perf_counter()
+            found = await self._flights.run_async(key, partial(self._find_or_compute, item))
+            outcome = "hit" if "cache_ms" in found.timings else "encoded"
+            if found.call != item.call:
+                # Another call's work: this one has only waited for it.
+                outcome = "coalesced"
+                found = replace(found, timings={"cache_ms": 1000 * (time.perf_counter() - waited)})
+            return found
         except CALL_ERRORS as error:
             return Failure(error=from_call(error, "media store"))
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except Exception as error:
+            outcome = _outcome_of(error)
             return Failure(error=to_api_error(error))
         finally:
-            cancel.set()
+            self._recorder.count(ENCODER_ITEMS, modality=modality, outcome=outcome)
 
     async def is_ready(self) -> bool:
         """True: a replica is called only once it is built."""
         return True
 
-    def _encode(
-        self,
-        reference: ObjectRef[bytes],
-        modality: str,
-        options: MediaOptions,
-        max_tokens: int,
-        cancel: threading.Event,
-    ) -> EncodedReference:
+    async def check_health(self) -> None:
+        """Ray calls it from time to time and replaces a replica whose encoder does not answer."""
+        await self._on(self._look_ups, self._encoder.probe, _PROBE_S)
+        if self._store is not None:
+            await self._on(self._look_ups, self._store.record)
+
+    async def stats(self) -> EncoderStats:
+        """For tests and benchmarks: exact numbers of this replica, and of the store it shares."""
+        tiers = {} if self._store is None else await self._on(self._look_ups, self._store.stats)
+        return EncoderStats(batcher=self._encoder.stats(), tiers=tiers, in_flight=len(self._flights))
+
+    def _key(self, reference: ObjectRef[bytes], modality: str, options: MediaOptions) -> str:
+        return self._encoder.key(ray.get(reference), modality, options)
+
+    async def _find_or_compute(self, item: _Item) -> EncodedReference:
+        cancel = threading.Event()
+        threads = self._picture_threads if item.modality == "image" else self._media_threads
+        try:
+            if self._store is not None:
+                found = await self._on(self._look_ups, self._find, self._store, item)
+                if found is not None:
+                    return found
+            return await self._on(threads, self._compute, item, cancel)
+        except BaseException:
+            if self._store is not None:
+                self._look_ups.submit(self._store.give_up, item.key)
+            raise
+        finally:
+            cancel.set()
+
+    def _find(self, store: ReplicaStore, item: _Item) -> EncodedReference | None:
+        started = time.perf_counter()
+        lease = store.find(item.key)
+        if lease is None:
+            return None
+        with lease:
+            return item.encoded(
+                media_of(lease), lease.reference, {"cache_ms": 1000 * (time.perf_counter() - started)}
+            )
+
+    def _compute(self, item: _Item, cancel: threading.Event) -> EncodedReference:
         encoded = self._encoder.encode(
-            ray.get(reference),
-            modality,
-            options,
+            ray.get(item.reference),
+            item.modality,
+            item.options,
             decoder=self._decoders,
-            source=reference,
-            max_tokens=max_tokens,
-            cancel=cancel,
+            source=item.reference,
+            max_tokens=item.max_tokens,
+            caller=Caller(owner=item.owner, cancel=cancel),
         )
-        return EncodedReference(
-            embeddings=ray.put(pack_tensor(encoded.embeddings)),
-            num_tokens=encoded.num_tokens,
-            modality=encoded.modality,
-            content_key=encoded.content_key,
-            timings=encoded.timings,
-            layout=encoded.layout,
-            notes=encoded.notes,
-        )
+        if self._store is None:
+            return item.encoded(encoded, None, encoded.timings)
+        with self._store.keep(item.key, encoded) as lease:
+            return item.encoded(encoded, lease.reference, encoded.timings)
+
+    def _record_batch(self, report: BatchReport) -> None:
+        record_batch(self._recorder, report)
+        record_queue(self._recorder, self._encoder.stats())
+
+    async def _on(self, threads: ThreadPoolExecutor, call: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(threads, call, *args)
 
     def __del__(self) -> None:
-        for name in ("_picture_threads", "_media_threads"):
+        for name in ("_look_ups", "_picture_threads", "_media_threads"):
             threads = getattr(self, name, None)
             if threads is not None:
                 threads.shutdown(wait=False, cancel_futures=True)
-        decoders = getattr(self, "_decoders", None)
-        if decoders is not None:
-            decoders.close()
+        for name in ("_encoder", "_decoders", "_store"):
+            part = getattr(self, name, None)
+            if part is not None:
+                part.close()
+
+
+def _outcome_of(error: Exception) -> str:
+    if isinstance(error, DeadlineExceededError):
+        return "expired"
+    return "rejected" if isinstance(error, QueueFullError) else "failed"
 
 
 def encoder_deployment(settings: ServerSettings) -> serve.Application:
@@ -133,13 +279,13 @@ def encoder_deployment(settings: ServerSettings) -> serve.Application:
         name="Encoder",
         num_replicas=settings.num_encoders,
         # Calls that wait hold a reference only, and pictures must get past videos that wait for a decoder.
-        max_ongoing_requests=settings.chat.max_requests + 4 * settings.encoder_threads,
+        max_ongoing_requests=settings.chat.max_requests,
         max_queued_requests=4 * settings.chat.max_requests,
         health_check_period_s=10.0,
         health_check_timeout_s=30.0,
         graceful_shutdown_timeout_s=10.0,
         max_constructor_retry_count=2,
-        request_router_config={"request_router_class": _ROUTER},
+        request_router_config=_ROUTERS[settings.router],
         ray_actor_options={"num_cpus": 0, "num_gpus": settings.gpus_per_encoder},
     )
     return decorate(Encoder).bind(settings)

@@ -17,7 +17,9 @@ from typing import Any, cast
 import ray
 from ray.actor import ActorHandle
 
+from mm_pipeline.recording import Totals, record_tiers
 from mm_pipeline.store.base import Entry, TierStats
+from serve_apps.observability.metrics import Metrics
 from serve_apps.store.table import DirectoryTable, Found, Lead, Synced
 
 NAMESPACE = "mm-pipeline"
@@ -32,6 +34,8 @@ class Directory:
         self._table = DirectoryTable(
             max_bytes, lease_s=lease_s, now=time.monotonic, claim_ended=self._claim_ended
         )
+        self._recorder = Metrics()
+        self._totals = Totals(self._recorder)
         # By key: resolved when the claim on it ends, with whether its entry was rejected.
         self._endings: dict[str, asyncio.Future[bool]] = {}
 
@@ -68,6 +72,7 @@ class Directory:
         self._table.report_lost(key, reference_id, holder)
 
     async def sync(self, holder: str, held: Iterable[int], released: Iterable[int]) -> Synced:
+        record_tiers(self._recorder, self._totals, {"shared": self._table.stats()})
         return self._table.sync(holder, held, released)
 
     async def leave(self, holder: str) -> None:

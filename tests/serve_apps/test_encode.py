@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,9 +13,12 @@ import torch
 
 from mm_pipeline.audio import AudioSettings
 from mm_pipeline.decoding import FramePart, MelPart, PlanPart, ReportPart
-from mm_pipeline.errors import UnsupportedMediaError
+from mm_pipeline.encoders import BatchedEncoders, Caller
+from mm_pipeline.errors import EncoderClosedError, UnsupportedMediaError
+from mm_pipeline.image import ImageInput
 from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline import EncodedMedia
+from mm_pipeline.pipeline.image import PreparedImage
 from serve_apps.api.errors import ApiError
 from serve_apps.chat.encode import ItemEncoder
 
@@ -24,10 +29,43 @@ FRAMES = FramePart(frames=np.zeros((2, 3, 4, 4), np.uint8))
 MEL = MelPart(mel=np.zeros((100, 128), np.float32))
 
 
+class FakeEncoder:
+    """Each item's first value tells which one it was."""
+
+    identity, hidden_size = "fake", 2
+
+    def encode(self, items):
+        return [torch.full((item.num_tokens, 2), item.patches[0, 0].item()) for item in items]
+
+
 class FakeImages:
-    def encode(self, data, *, max_pixels=None):
+    """Pictures of one token whose value is their length."""
+
+    def __init__(self) -> None:
+        self.at_once = self.most_at_once = 0
+
+    def key(self, data, *, max_pixels=None):
+        return f"{data} {max_pixels}"
+
+    def prepare(self, data, *, max_pixels=None):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        time.sleep(0.01)
+        self.at_once -= 1
+        image = ImageInput(patches=torch.full((4, 8), float(len(data))), grid_thw=(1, 2, 2), num_tokens=1)
+        return PreparedImage(image=image, content_key=f"{data} {max_pixels}", timings={"preprocess_ms": 1.0})
+
+    def smallest(self):
+        return self.prepare(b"")
+
+    def run(self, prepared, encoder):
+        (rows,) = encoder.encode([prepared.image])
         return EncodedMedia(
-            embeddings=torch.zeros(1, 2), num_tokens=1, modality="image", content_key=f"{data} {max_pixels}"
+            embeddings=rows,
+            num_tokens=1,
+            modality="image",
+            content_key=prepared.content_key,
+            timings=prepared.timings,
         )
 
 
@@ -40,7 +78,7 @@ class FakeMedia:
     def key(self, data, modality, options):
         return f"{modality} {options.max_pixels}"
 
-    def encode(self, parts, key):
+    def encode(self, parts, key, *, image_encoder, audio_encoder):
         self.read += parts
         return EncodedMedia(embeddings=torch.zeros(0, 2), num_tokens=0, modality="video", content_key=key)
 
@@ -65,16 +103,58 @@ class FakeParts:
 
 
 def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None):
-    encoder = ItemEncoder(FakeImages(), media or FakeMedia(), AudioSettings())
-    return encoder.encode(
-        b"data",
-        modality,
-        OPTIONS,
-        decoder=decoder,
-        source="reference",
-        max_tokens=max_tokens,
-        cancel=cancel or threading.Event(),
-    )
+    with BatchedEncoders(FakeEncoder(), None) as encoders:
+        encoder = ItemEncoder(FakeImages(), media or FakeMedia(), AudioSettings(), encoders, max_preparing=2)
+        return encoder.encode(
+            b"data",
+            modality,
+            OPTIONS,
+            decoder=decoder,
+            source="reference",
+            max_tokens=max_tokens,
+            caller=Caller(owner="request", cancel=cancel or threading.Event()),
+        )
+
+
+def test_pictures_of_many_callers_share_batches_and_few_are_decoded_at_once():
+    images, batches = FakeImages(), []
+    with BatchedEncoders(FakeEncoder(), None, on_batch=batches.append) as encoders:
+        encoder = ItemEncoder(images, FakeMedia(), AudioSettings(), encoders, max_preparing=2)
+
+        def ask(number):
+            return encoder.encode(
+                bytes(number),
+                "image",
+                OPTIONS,
+                decoder=FakeParts(),
+                source="reference",
+                max_tokens=10,
+                caller=Caller(owner=str(number)),
+            )
+
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(ask, range(1, 33)))
+    assert [media.embeddings[0, 0].item() for media in found] == list(range(1, 33))
+    assert images.most_at_once <= 2
+    assert sum(report.num_items for report in batches) == 32
+    assert set(found[0].timings) == {"preprocess_ms", "queue_ms", "batch_ms"}
+
+
+def test_a_cancelled_picture_is_not_decoded():
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(CancelledError):
+        encode(FakeParts(), "image", cancel=cancel)
+
+
+def test_a_probe_goes_through_the_encoder():
+    with BatchedEncoders(FakeEncoder(), None) as encoders:
+        encoder = ItemEncoder(FakeImages(), FakeMedia(), AudioSettings(), encoders, max_preparing=1)
+        encoder.probe(5.0)
+        assert encoder.stats().done == 1
+        encoder.close()
+        with pytest.raises(EncoderClosedError):
+            encoder.probe(5.0)
 
 
 def test_a_picture_is_not_decoded_elsewhere():
