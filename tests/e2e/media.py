@@ -17,11 +17,12 @@ import numpy as np
 from PIL import Image
 
 
-def picture(width: int = 96, height: int = 64, kind: str = "JPEG") -> bytes:
-    """A colour gradient."""
+def picture(width: int = 96, height: int = 64, kind: str = "JPEG", shade: int = 0) -> bytes:
+    """A colour gradient. shade: 0 to 255, each another picture."""
     image = Image.linear_gradient("L").resize((width, height))
+    blue = image.point([level ^ shade for level in range(256)])
     buffer = BytesIO()
-    Image.merge("RGB", (image, image.transpose(Image.Transpose.ROTATE_180), image)).save(buffer, kind)
+    Image.merge("RGB", (image, image.transpose(Image.Transpose.ROTATE_180), blue)).save(buffer, kind)
     return buffer.getvalue()
 
 
