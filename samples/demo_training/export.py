@@ -33,7 +33,8 @@ def export(folder: Path, model: Model, tokenizer: MimoAudioTokenizer) -> int:
     audio = tokenizer_config()
     _write(audio_folder, tokenizer.state_dict(), tokenizer_tensors(audio))
     write_tokenizer(folder, build_tokenizer())
-    generation = {"do_sample": False, "eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
+    ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
+    generation = {"do_sample": False, **ends}
     for path, content in (
         (audio_folder / "config.json", audio),
         (folder / "generation_config.json", generation),
@@ -72,7 +73,8 @@ def _write(folder: Path, tensors: Mapping[str, torch.Tensor], specs: Mapping[str
         raise ValueError(f"these tensors do not fit the config: {sorted(tensors.keys() ^ specs.keys())}")
     # Routers stay in float32, as they are computed in; the audio tokenizer, in float32 too, is stored narrower.
     stored = {
-        name: spec if _is_router(name) else replace(spec, dtype=torch.bfloat16) for name, spec in specs.items()
+        name: spec if _is_router(name) else replace(spec, dtype=torch.bfloat16)
+        for name, spec in specs.items()
     }
     write_weights(
         folder,
