@@ -14,7 +14,7 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import tokenizer_config
 from samples.demo_training.stages.decoder import Model
-from samples.demo_training.vocabulary import build_tokenizer, full_config
+from samples.demo_training.vocabulary import full_config, load_tokenizer
 from serve_apps.checkpoint.make import checkpoint_tensors, tokenizer_tensors
 from serve_apps.checkpoint.shards import write_weights
 from serve_apps.checkpoint.tokenizer import write_tokenizer
@@ -32,7 +32,7 @@ def export(folder: Path, model: Model, tokenizer: MimoAudioTokenizer) -> int:
     audio_folder.mkdir(exist_ok=True)
     audio = tokenizer_config()
     _write(audio_folder, tokenizer.state_dict(), tokenizer_tensors(audio))
-    write_tokenizer(folder, build_tokenizer())
+    write_tokenizer(folder, load_tokenizer())
     ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
     generation = {"do_sample": False, **ends}
     for path, content in (
