@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], url: str, deadline: float, log: Path) -> None:
-    """Until GET /health says 200. deadline: on `time.perf_counter`. Raises ServerError, with the last of the log."""
+    """Until GET /health says 200. deadline: on `time.perf_counter`. Raises ServerError, with its last lines."""
     # A proxy that is set for the outside world does not know this machine's own addresses.
     opener = build_opener(ProxyHandler({}))
     while time.perf_counter() < deadline:
