@@ -31,7 +31,7 @@ from samples.demo_training.training import prefetched
 
 PICTURES_PER_BATCH = 16
 # Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
-_SHEETS = 6
+_SHEETS = 8
 _SEED = 1_000_000
 _SETTINGS = ImageSettings.from_config(model_config())
 _LIMITS = MediaLimits()
