@@ -113,8 +113,8 @@ class VisionStage:
             "glyph": _weighted(glyphs, labels.glyph.flatten(), _NO_GLYPH_WEIGHT),
             "place": F.mse_loss(place[:, :2], labels.place),
             "size": 10 * F.mse_loss(place[sized, 2], labels.size[sized]),
-            "patch": 0.5
-            * (_weighted(patch_shapes, labels.patch_shape) + _weighted(patch_glyphs, labels.patch_glyph)),
+            "patch_shape": 0.5 * _weighted(patch_shapes, labels.patch_shape),
+            "patch_glyph": 1.5 * _weighted(patch_glyphs, labels.patch_glyph),
         }
         numbers = {
             "shape_right": _right(shapes, labels.shape),
