@@ -180,9 +180,18 @@ def prefetched(make: Callable[[int], Any], first: int, steps: int) -> Iterator[A
     from torch.utils.data import DataLoader
 
     loader: DataLoader[Any] = DataLoader(
-        _Steps(make, first, steps), batch_size=None, num_workers=1, prefetch_factor=4
+        _Steps(make, first, steps),
+        batch_size=None,
+        num_workers=1,
+        prefetch_factor=4,
+        worker_init_fn=_leave_interrupts_to_main,
     )
     return iter(loader)
+
+
+def _leave_interrupts_to_main(_worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the step under way still needs its batch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Steps(torch.utils.data.Dataset[Any]):
