@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from mm_pipeline.encoders import create_audio_encoder, create_image_encoder
 from mm_pipeline.encoders.mimo_audio import group_codes
 from samples.demo_training.architecture import tokenizer_config
 from samples.demo_training.decoder import Decoder
-from samples.demo_training.export import hub_tensors
+from samples.demo_training.export import hub_tensors, last_finished
+from samples.demo_training.export import main as export_main
 from samples.demo_training.scenes import lettering, pictures, sounds
 from samples.demo_training.scenes.base import Picture, Sound
-from samples.demo_training.stages.sound import mel_of
+from samples.demo_training.stages.sound import EmbeddingsWithHeads, mel_of
 from samples.demo_training.stages.vision import patches_of
+from samples.demo_training.training import Run
 from samples.demo_training.vocabulary import full_config
 from serve_apps.checkpoint.audio_tokenizer import open_audio_tokenizer
 from tests.llm_core.support import LetterDecoder, request, run, tokens_of
@@ -144,3 +147,27 @@ def test_sounds_are_heard_as_in_training(exported: Exported) -> None:
     assert len(codes.unique()) > 20
     (served,) = encoder.encode([[mel]])
     torch.testing.assert_close(served, trained, atol=1e-4, rtol=1e-4)
+
+
+def keep(run: Run, stage: str, module: torch.nn.Module, step: int) -> None:
+    torch.save({"module": module.state_dict(), "step": step}, run.state_path(stage))
+
+
+def test_the_command_takes_the_last_stage_that_is_done(exported: Exported, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("samples.demo_training.export.stage_of", lambda name, run: SimpleNamespace(steps=9))
+    run = Run(folder=tmp_path / "run")
+    run.folder.mkdir()
+    keep(run, "codebooks", exported.tokenizer, 1)
+    keep(run, "hearing", EmbeddingsWithHeads(), 9)
+    keep(run, "together", torch.nn.Linear(1, 1), 8)
+    with pytest.raises(ValueError, match=r"no stage of .*run that can answer is finished"):
+        last_finished(run)
+    keep(run, "answers", exported.model, 9)
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["export", str(run.folder), str(out)])
+    export_main()
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (exported.folder / name).read_bytes()
+    monkeypatch.setattr("sys.argv", ["export", str(tmp_path / "none"), str(out)])
+    with pytest.raises(SystemExit, match=r"export: no stage of .*none"):
+        export_main()
