@@ -10,18 +10,14 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from serve_apps.bench.server import ServerError, running_server
 
 SAMPLES = Path(__file__).parent
 QUESTIONS = (
@@ -35,71 +31,11 @@ QUESTIONS = (
 )
 STAGES = ("fetch_ms", "encode_ms", "queue_ms", "prefill_ms", "decode_ms", "ttft_ms", "total_ms")
 MODALITIES = ("image", "video", "audio")
-START_SECONDS = 240.0
-STOP_SECONDS = 30.0
 ANSWER_SECONDS = 120.0
-NUM_LOG_LINES = 40
 
 
 class DemoError(Exception):
     """Something the demo needs did not work; the message says what."""
-
-
-@contextmanager
-def server(checkpoint: Path, log: Path) -> Iterator[str]:
-    """Runs `mmserve serve` on a free port; yields its URL once it answers, and always takes it down."""
-    port = free_port()
-    command = [Path(sys.executable).with_name("mmserve"), "serve", checkpoint]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*map(str, command), "--host", "127.0.0.1", "--port", str(port)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_ready(process, url)
-        yield url
-    finally:
-        stop(process)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise DemoError(f"the server stopped with exit code {process.returncode} before it was ready")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.5)
-    raise DemoError(f"the server was not ready after {START_SECONDS:.0f} s")
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Asks the server to end; whatever of it is left after STOP_SECONDS is killed."""
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        print(f"the server did not end within {STOP_SECONDS:.0f} s of SIGTERM; killing it", file=sys.stderr)
-    # The server has a process group of its own, so this reaches workers that outlived it and nobody else.
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
 
 
 def ask(url: str, model: str, modality: str, path: Path, question: str) -> dict:
@@ -145,19 +81,16 @@ def main() -> int:
     print("What is real: HTTP, fetch, decode, preprocess, vision and audio encoders, decoder, tokens.")
     print("\nstarting the server; this takes up to a minute", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch) / "server.log"
-        started = time.monotonic()
         try:
-            with server(args.checkpoint, log) as url:
-                print(f"server ready after {time.monotonic() - started:.0f} s", flush=True)
-                with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_SECONDS) as response:
+            with running_server(args.checkpoint, Path(scratch) / "server.log") as server:
+                print(f"server ready after {server.ready_s:.0f} s", flush=True)
+                with urllib.request.urlopen(f"{server.url}/v1/models", timeout=ANSWER_SECONDS) as response:
                     model = json.load(response)["data"][0]["id"]
                 for modality, name, question in QUESTIONS:
                     path = SAMPLES / name
-                    show(path, question, ask(url, model, modality, path, question))
-        except DemoError as error:
-            print(f"\ndemo failed: {error}\n\nthe server's last lines:", file=sys.stderr)
-            print(*log.read_text(errors="replace").splitlines()[-NUM_LOG_LINES:], sep="\n", file=sys.stderr)
+                    show(path, question, ask(server.url, model, modality, path, question))
+        except (DemoError, ServerError) as error:
+            print(f"\ndemo failed: {error}", file=sys.stderr)
             return 1
     print(
         "\ndemo done: every question was answered, the server is down. The words are noise: random weights."

@@ -33,6 +33,7 @@ MODULES = (
     "mm_pipeline.pipeline",
     "mm_pipeline.prompt",
     "mm_pipeline.recording",
+    "mm_pipeline.store",
     "mm_pipeline.video",
     "serve_apps.app",
     "serve_apps.checkpoint",

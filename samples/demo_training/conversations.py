@@ -24,11 +24,10 @@ from mm_pipeline.video.settings import VideoSettings
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound
 from samples.demo_training.stages.sound import mel_of
 from samples.demo_training.stages.vision import patches_of
-from samples.demo_training.vocabulary import build_tokenizer, full_config
+from samples.demo_training.vocabulary import full_config, load_tokenizer
 from serve_apps.checkpoint.tokenizer import write_tokenizer
 
 _FILE_FPS = (6, 8, 10, 12, 15, 24, 25, 30)
-_CACHED = Path(tempfile.gettempdir()) / "mm-pipeline-demo-training"
 
 Codes = Callable[[torch.Tensor], torch.Tensor]
 """Mel frames [L, M] to codes [rows, channels]."""
@@ -141,12 +140,12 @@ def frame_times(duration_s: float, fps: int, settings: VideoSettings) -> tuple[f
 
 @cache
 def prompter() -> ChatPrompter:
-    """The server's prompt writer with the demo model's tokenizer, which is learnt once per machine."""
-    if not (_CACHED / "config.json").exists():
-        _CACHED.mkdir(parents=True, exist_ok=True)
-        write_tokenizer(_CACHED, build_tokenizer())
-        (_CACHED / "config.json").write_text(json.dumps(full_config()))
-    return ChatPrompter.from_folder(_CACHED)
+    """The server's prompt writer with the demo model's tokenizer."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_tokenizer(folder, load_tokenizer())
+        (folder / "config.json").write_text(json.dumps(full_config()))
+        return ChatPrompter.from_folder(folder)
 
 
 def _id(token: str) -> int:

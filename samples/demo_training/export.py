@@ -1,7 +1,13 @@
-"""A trained model to a checkpoint folder in the hub's format, in bfloat16, as any other checkpoint is stored."""
+"""A trained model to a checkpoint folder in the hub's format, in bfloat16, as any other checkpoint is stored.
+
+    python -m samples.demo_training.export RUN_FOLDER OUT_FOLDER [--stage NAME]
+
+Takes what the last finished stage of the run left; with --stage, what that stage has left so far.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,10 +20,15 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import tokenizer_config
 from samples.demo_training.stages.decoder import Model
-from samples.demo_training.vocabulary import build_tokenizer, full_config
+from samples.demo_training.train import model_after, stage_of, trained_tokenizer
+from samples.demo_training.training import Run
+from samples.demo_training.vocabulary import full_config, load_tokenizer
 from serve_apps.checkpoint.make import checkpoint_tensors, tokenizer_tensors
 from serve_apps.checkpoint.shards import write_weights
 from serve_apps.checkpoint.tokenizer import write_tokenizer
+
+STAGES = ("language", "answers", "together", "drafting")
+"""Stages that leave a model that answers, in their order."""
 
 _MAX_SHARD_BYTES = 200_000_000
 _METADATA = {"made_by": "samples/demo_training"}
@@ -32,8 +43,9 @@ def export(folder: Path, model: Model, tokenizer: MimoAudioTokenizer) -> int:
     audio_folder.mkdir(exist_ok=True)
     audio = tokenizer_config()
     _write(audio_folder, tokenizer.state_dict(), tokenizer_tensors(audio))
-    write_tokenizer(folder, build_tokenizer())
-    generation = {"do_sample": False, "eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
+    write_tokenizer(folder, load_tokenizer())
+    ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
+    generation = {"do_sample": False, **ends}
     for path, content in (
         (audio_folder / "config.json", audio),
         (folder / "generation_config.json", generation),
@@ -72,7 +84,8 @@ def _write(folder: Path, tensors: Mapping[str, torch.Tensor], specs: Mapping[str
         raise ValueError(f"these tensors do not fit the config: {sorted(tensors.keys() ^ specs.keys())}")
     # Routers stay in float32, as they are computed in; the audio tokenizer, in float32 too, is stored narrower.
     stored = {
-        name: spec if _is_router(name) else replace(spec, dtype=torch.bfloat16) for name, spec in specs.items()
+        name: spec if _is_router(name) else replace(spec, dtype=torch.bfloat16)
+        for name, spec in specs.items()
     }
     write_weights(
         folder,
@@ -85,3 +98,35 @@ def _write(folder: Path, tensors: Mapping[str, torch.Tensor], specs: Mapping[str
 
 def _is_router(name: str) -> bool:
     return ".mlp.gate." in name
+
+
+def last_finished(run: Run) -> str:
+    """The last of `STAGES` that is done. Raises ValueError when none is."""
+    for name in reversed(STAGES):
+        path = run.state_path(name)
+        if path.exists():
+            step: int = torch.load(path, weights_only=True, mmap=True)["step"]
+            if step >= stage_of(name, run).steps:
+                return name
+    raise ValueError(
+        f"no stage of {run.folder} that can answer is finished; train on, or name one with --stage"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="folder of the training run")
+    parser.add_argument("out", type=Path, help="folder of the checkpoint; may exist")
+    parser.add_argument("--stage", choices=STAGES, help="take this stage, finished or not")
+    arguments = parser.parse_args()
+    run = Run(folder=arguments.run)
+    try:
+        stage = arguments.stage or last_finished(run)
+        num_bytes = export(arguments.out, model_after(stage, run), trained_tokenizer(run))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"export: {error}") from None
+    print(f"{arguments.out}: the model after stage {stage}, {num_bytes / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from samples.demo_training.scenes.base import Picture, Sound
+from samples.demo_training.scenes.sheets import UNPLACED
 from samples.demo_training.scenes.tones import KEYS
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
@@ -69,7 +70,18 @@ def picture_labels(picture: Picture, grid: tuple[int, int, int]) -> PictureLabel
             kind = 1 + GLYPHS.index(mark.name)
             if mark.index < NUM_PLACES:
                 glyph[row, column, mark.index] = kind
+            elif mark.index == UNPLACED:
+                glyph[:] = IGNORED
             patch_glyph[covered] = kind
+            # A thin letter may pass between the centres of patches.
+            row, column = (
+                min(2 * count - 1, max(0, int(middle / side * 2 * count)))
+                for middle, side, count in (
+                    ((top + bottom) / 2, height, rows),
+                    ((left + right) / 2, width, columns),
+                )
+            )
+            patch_glyph[row, column] = kind
     y = torch.linspace(-1, 1, rows)[:, None].expand(rows, columns)
     x = torch.linspace(-1, 1, columns).expand(rows, columns)
     return PictureLabels(

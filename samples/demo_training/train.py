@@ -35,7 +35,7 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "vision":
         return VisionStage(5000)
     if name == "ear":
-        return FeatureStage(1500)
+        return FeatureStage(900)
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "language":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,9 +65,10 @@ class Run:
 
 
 def train(stage: Stage, run: Run) -> bool:
-    """Trains until the stage's last step or the run's deadline; True when the stage is done.
+    """Trains until the stage's last step, the run's deadline or a signal to end; True when the stage is done.
 
-    A state from an earlier run is gone on with: weights, optimiser, step and seconds.
+    Whatever ends it, the state is saved. A state from an earlier run is gone on with: weights, optimiser, step and
+    seconds.
     """
     optimisers = _optimisers(stage.module, stage.learning_rate)
     step, seconds = 0, 0.0
@@ -93,7 +97,10 @@ def train(stage: Stage, run: Run) -> bool:
         temporary.replace(path)
 
     averages: dict[str, float] = {}
-    with tqdm(total=stage.steps, initial=step, desc=stage.name, mininterval=5, dynamic_ncols=True) as bar:
+    with (
+        _asked_to_end() as asked,
+        tqdm(total=stage.steps, initial=step, desc=stage.name, mininterval=5, dynamic_ncols=True) as bar,
+    ):
         for batch in stage.batches(step):
             for optimiser in optimisers:
                 for group in optimiser.param_groups:
@@ -115,13 +122,28 @@ def train(stage: Stage, run: Run) -> bool:
                 spent = round(seconds + time.monotonic() - begun, 1)
                 run.log({"stage": stage.name, "step": step, "seconds": spent, **shown})
             now = time.monotonic()
-            if step >= stage.steps or now >= run.deadline:
+            if step >= stage.steps or now >= run.deadline or asked.is_set():
                 break
             if now - saved_at >= SAVE_EVERY_S:
                 save()
                 saved_at = now
     save()
     return step >= stage.steps
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """Set once the process is told to end, by Ctrl-C or by `kill`; the step under way is finished first."""
+    asked = threading.Event()
+    before = {
+        number: signal.signal(number, lambda _number, _frame: asked.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def schedule(step: int, steps: int) -> float:
@@ -158,9 +180,18 @@ def prefetched(make: Callable[[int], Any], first: int, steps: int) -> Iterator[A
     from torch.utils.data import DataLoader
 
     loader: DataLoader[Any] = DataLoader(
-        _Steps(make, first, steps), batch_size=None, num_workers=1, prefetch_factor=4
+        _Steps(make, first, steps),
+        batch_size=None,
+        num_workers=1,
+        prefetch_factor=4,
+        worker_init_fn=_leave_interrupts_to_main,
     )
     return iter(loader)
+
+
+def _leave_interrupts_to_main(_worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the step under way still needs its batch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Steps(torch.utils.data.Dataset[Any]):

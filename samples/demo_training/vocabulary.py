@@ -1,4 +1,10 @@
-"""The demo model's tokenizer, learnt from its own questions and answers, and the config that names its tokens."""
+"""The demo model's tokenizer, learnt from its own questions and answers, and the config that names its tokens.
+
+tokenizer.json is learnt once and kept: weights are good for one tokenizer only, and the wordings of scenes may
+change. To learn it anew, which makes every trained state useless:
+
+    python -m samples.demo_training.vocabulary
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samples.demo_training.architecture import model_config
+from samples.demo_training.architecture import HERE, model_config
 from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
 from serve_apps.checkpoint.tokenizer import SPECIAL_TOKENS, SPLIT, token_ids, train_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+_FILE = HERE / "tokenizer.json"
 _SEED = 5_000_000
 _SAMPLES_PER_FAMILY = 500
 # Capitals that spell something are tokens of their own, and the blank before them too: a letter then looks the
@@ -21,8 +28,15 @@ _SAMPLES_PER_FAMILY = 500
 _LETTERS = r" (?=\p{Lu}(?!\p{Ll}))|\p{Lu}(?!\p{Ll})"
 
 
-def build_tokenizer() -> Tokenizer:
-    """Always the same one."""
+def load_tokenizer() -> Tokenizer:
+    """The one that is kept."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(_FILE))
+
+
+def learn_tokenizer() -> Tokenizer:
+    """From today's questions and answers."""
     num_plain_tokens = model_config()["vocab_size"] - len(SPECIAL_TOKENS)
     return train_tokenizer(_texts(), num_plain_tokens, f"{_LETTERS}|{SPLIT}")
 
@@ -61,3 +75,7 @@ def _texts() -> Iterator[str]:
                 yield turn.question
                 yield turn.answer
     yield "user\nassistant\nsystem\nYou are a helpful assistant."
+
+
+if __name__ == "__main__":
+    learn_tokenizer().save(str(_FILE))

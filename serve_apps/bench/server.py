@@ -1,4 +1,4 @@
-"""A server in a process of its own for the length of a benchmark. Knows how to start and end it, nothing more."""
+"""A server in a process of its own for the length of a benchmark or a demo. Knows how to start and end it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _POLL_S = 0.1
 _LOG_LINES = 20
 
 
+class ServerError(ValueError):
+    """The server ended, or was never ready; the message has its last lines."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunningServer:
     """ready_s: from the start of the process until GET /health says 200."""
@@ -33,9 +37,9 @@ class RunningServer:
 def running_server(checkpoint: Path, log: Path) -> Iterator[RunningServer]:
     """`mmserve serve` on a free port of this machine, with its output in `log`; always taken down.
 
-    Raises ValueError with the log's last lines when it ends before it is ready, or never is.
+    Raises ServerError when it ends before it is ready, or never is.
     """
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "serve_apps.cli", "serve", str(checkpoint)]
     begin = time.perf_counter()
     with log.open("wb") as output:
@@ -49,24 +53,26 @@ def running_server(checkpoint: Path, log: Path) -> Iterator[RunningServer]:
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(process, url, begin + _START_S, log)
+        wait_until_ready(process, url, begin + _START_S, log)
         yield RunningServer(url=url, ready_s=time.perf_counter() - begin)
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of this machine, free just now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, deadline: float, log: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, deadline: float, log: Path) -> None:
+    """Until GET /health says 200. deadline: on `time.perf_counter`. Raises ServerError, with its last lines."""
     # A proxy that is set for the outside world does not know this machine's own addresses.
     opener = build_opener(ProxyHandler({}))
     while time.perf_counter() < deadline:
         if process.poll() is not None:
-            raise ValueError(
+            raise ServerError(
                 f"the server ended with status {process.returncode} before it was ready:\n{_tail(log)}"
             )
         try:
@@ -74,10 +80,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, deadline: floa
                 return
         except (URLError, OSError):
             time.sleep(_POLL_S)
-    raise ValueError(f"the server was not ready after {_START_S:.0f} s:\n{_tail(log)}")
+    raise ServerError(f"the server was not ready after {_START_S:.0f} s:\n{_tail(log)}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Asks the server to end; whatever of it is left after a while is killed."""
     process.terminate()
     try:
         process.wait(_STOP_S)

@@ -24,7 +24,7 @@ from serve_apps.checkpoint.tokenizer import (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
+    write_tokenizer(folder, build_tokenizer())
     return folder
 
 

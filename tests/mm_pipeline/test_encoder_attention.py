@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from kernels.encoder_attention import encoder_attention
 
+BACKENDS = ("reference", "cpu", "differentiable")
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
@@ -41,19 +42,22 @@ def poisoned_empty(monkeypatch):
     seed=st.integers(0, 5),
 )
 @settings(max_examples=80, deadline=None)
-def test_cpu_equals_reference(lengths, groups, kv_heads, value_width, window, causal, sinks, dtype, seed):
+def test_every_backend_equals_the_reference(
+    lengths, groups, kv_heads, value_width, window, causal, sinks, dtype, seed
+):
     query, key, value, cu_seqlens = inputs(
         lengths, groups * kv_heads, kv_heads, value_width=value_width, dtype=dtype, seed=seed
     )
     logits = torch.linspace(-2, 6, query.shape[1]) if sinks else None
-    made, expected = (
+    expected, *others = (
         encoder_attention(
             query, key, value, cu_seqlens, window=window, causal=causal, sinks=logits, backend=backend
         )
-        for backend in ("cpu", "reference")
+        for backend in ("reference", "cpu", "differentiable")
     )
-    assert made.dtype == dtype
-    torch.testing.assert_close(made, expected, atol=TOLERANCE[dtype], rtol=0)
+    for made in others:
+        assert made.dtype == dtype
+        torch.testing.assert_close(made, expected, atol=TOLERANCE[dtype], rtol=0)
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([1.0, -1.0, 30.0, 0.0])])
@@ -71,7 +75,7 @@ def test_scores_in_several_steps(monkeypatch, causal, window, sinks):
     torch.testing.assert_close(made, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_definition_by_hand(backend):
     """Equal scores: the result is the mean of the visible values, thinned by the sink's share."""
     query = torch.zeros(5, 1, 4)
@@ -89,7 +93,7 @@ def test_definition_by_hand(backend):
     torch.testing.assert_close(latest.flatten(), torch.tensor([0, 0.5, 1.5, 3, 3.5]))
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("window", [None, 3])
 def test_nothing_crosses_segments(backend, window):
     query, key, value, cu_seqlens = inputs([10, 7])
@@ -102,11 +106,47 @@ def test_nothing_crosses_segments(backend, window):
     torch.testing.assert_close(together[:10], alone, atol=1e-6, rtol=0)
 
 
+def with_gradients(window, causal, dtype):
+    """Leaves for query, key, value and sinks, and the call that takes them and a backend."""
+    query, key, value, cu_seqlens = inputs([5, 5, 3], value_width=6, dtype=dtype)
+    leaves = [
+        tensor.requires_grad_() for tensor in (query, key, value, torch.linspace(-1, 2, 4, dtype=dtype))
+    ]
+
+    def attend(query, key, value, sinks, backend="differentiable"):
+        return encoder_attention(
+            query, key, value, cu_seqlens, window=window, causal=causal, sinks=sinks, backend=backend
+        )
+
+    return leaves, attend
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_those_of_finite_differences(causal, window):
+    leaves, attend = with_gradients(window, causal, torch.float64)
+    assert torch.autograd.gradcheck(attend, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_those_of_the_reference(causal, window):
+    leaves, attend = with_gradients(window, causal, torch.float32)
+    weight = torch.randn(13, 4, 6, generator=torch.Generator().manual_seed(1))
+    made, expected = (
+        torch.autograd.grad((attend(*leaves, backend) * weight).sum(), leaves)
+        for backend in ("differentiable", "reference")
+    )
+    for ours, theirs in zip(made, expected, strict=True):
+        assert theirs.abs().max() > 0.01
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
 def test_wrong_calls():
     query, key, value, cu_seqlens = inputs([4])
     good = {"query": query, "key": key, "value": value, "cu_seqlens": cu_seqlens, "backend": "cpu"}
     for change, text in (
-        ({"backend": "gpu"}, "'cpu', 'reference'"),
+        ({"backend": "gpu"}, "'cpu', 'differentiable', 'reference'"),
         ({"query": query[0]}, "each must be"),
         ({"key": key[:3]}, "token counts"),
         ({"key": key[..., :7]}, "one width"),

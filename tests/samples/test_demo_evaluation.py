@@ -25,7 +25,7 @@ from samples.demo_training.scenes.outside import TEMPLATES
 from samples.demo_training.scenes.outside_words import WORDS
 from samples.demo_training.score import is_right
 from serve_apps.bench import demo
-from serve_apps.bench.server import RunningServer, running_server
+from serve_apps.bench.server import RunningServer
 from serve_apps.checkpoint import make_checkpoint
 
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -61,9 +61,9 @@ def test_outside_questions_of_the_test_split_are_never_trained() -> None:
     own = {"colour", "shape"}
     for slot, words in WORDS["train"].items():
         assert slot in own or not set(words) & set(WORDS["test"][slot])
-    asked = [{x.turns[0].question for x in samples(refusals, split, 300, task="outside")} for split in SPLITS]
-    assert len(asked[0]) > 200
-    assert len(asked[1]) > 150
+    asked = [{x.turns[0].question for x in samples(refusals, split, 150, task="outside")} for split in SPLITS]
+    assert len(asked[0]) > 120
+    assert len(asked[1]) > 90
     assert not asked[0] & asked[1]
 
 
@@ -88,7 +88,7 @@ def test_media_that_were_not_sent_are_said_to_be_missing(split: Split) -> None:
         "no_video": ((Clip,), refusals.NO_VIDEO),
     }
     for task, (kind, answer) in kinds.items():
-        found = samples(refusals, split, 25, task=task)
+        found = samples(refusals, split, 15, task=task)
         for sample in found:
             assert not any(isinstance(medium, kind) for medium in sample.media)
             assert [turn.answer for turn in sample.turns] == [answer]
@@ -97,18 +97,18 @@ def test_media_that_were_not_sent_are_said_to_be_missing(split: Split) -> None:
 
 
 def test_about_half_of_the_refusals_come_with_media() -> None:
-    found = samples(refusals, "test", 150)
-    assert 0.4 < sum(bool(sample.media) for sample in found) / 150 < 0.75
+    found = samples(refusals, "test", 80)
+    assert 0.4 < sum(bool(sample.media) for sample in found) / 80 < 0.75
     assert {turn.task for sample in found for turn in sample.turns} == set(refusals.TASKS)
     with pytest.raises(ValueError, match="no refusal task 'weather'"):
         refusals.sample(np.random.default_rng(0), "test", task="weather")
 
 
 def test_refusals_stand_between_true_answers_in_training() -> None:
-    found = samples(refusals, "train", 60, turns=4)
+    found = samples(refusals, "train", 30, turns=4)
     assert all(len(sample.turns) >= 4 for sample in found)
     mixed = [sample for sample in found if {turn.task for turn in sample.turns} - set(refusals.TASKS)]
-    assert len(mixed) > 10
+    assert len(mixed) > 5
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -341,11 +341,3 @@ def test_bench_demo_runs_the_source_tree(monkeypatch, tmp_path: Path) -> None:
     assert demo._from_tree("latency", tmp_path, "--url", "u") == ["--url", "u"]
     with pytest.raises(ValueError, match=r"demo_training\.latency ended with status 2"):
         demo._from_tree("latency", tmp_path)
-
-
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ValueError, match=r"status 2 before it was ready:\n.*there is no folder"),
-        running_server(tmp_path / "nothing", tmp_path / "log"),
-    ):
-        pass

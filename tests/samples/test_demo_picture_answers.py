@@ -144,7 +144,7 @@ TRUTHS = {
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("task", TRUTHS)
 def test_answers_follow_from_the_marks(split: Split, task: str) -> None:
-    for sample in samples(split, task, 40):
+    for sample in samples(split, task, 20):
         for turn in sample.turns:
             if turn.task in TRUTHS:
                 expected = TRUTHS[turn.task](picture_of(sample), turn.question)
@@ -172,7 +172,7 @@ def is_true(picture: Picture, question: str) -> bool | None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_yes_and_no_follow_from_the_marks_and_come_as_often(split: Split) -> None:
-    found = [(sample.turns[0], picture_of(sample)) for sample in samples(split, "yesno", 150, turns=1)]
+    found = [(sample.turns[0], picture_of(sample)) for sample in samples(split, "yesno", 80, turns=1)]
     for turn, picture in found:
         truth = is_true(picture, turn.question)
         assert truth is None or turn.answer == ("Yes." if truth else "No."), turn.question
@@ -181,7 +181,7 @@ def test_yes_and_no_follow_from_the_marks_and_come_as_often(split: Split) -> Non
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_largest_and_the_smallest_stand_out(split: Split) -> None:
-    for sample in samples(split, "size", 60, turns=1):
+    for sample in samples(split, "size", 30, turns=1):
         (turn,), picture = sample.turns, picture_of(sample)
         spans = {mark: max(mark.box[2] - mark.box[0], mark.box[3] - mark.box[1]) for mark in picture.marks}
         order = sorted(spans, key=lambda mark: spans[mark], reverse="smallest" not in turn.question)
@@ -193,7 +193,7 @@ def test_the_largest_and_the_smallest_stand_out(split: Split) -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_sums_are_right_and_begin_with_what_is_in_the_picture(split: Split) -> None:
-    for sample in samples(split, "arithmetic", 120, turns=1):
+    for sample in samples(split, "arithmetic", 50, turns=1):
         (turn,) = sample.turns
         first, sign, second, total = turn.answer.removesuffix(".").replace("= ", "").split()
         assert int(total) == int(first) + (int(second) if sign == "+" else -int(second))
@@ -209,7 +209,7 @@ def test_sums_are_right_and_begin_with_what_is_in_the_picture(split: Split) -> N
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("task", ["more", "in_which"])
 def test_answers_about_two_pictures_follow_from_the_marks(split: Split, task: str) -> None:
-    for sample in samples(split, task, 40, turns=1):
+    for sample in samples(split, task, 25, turns=1):
         (turn,) = sample.turns
         words = re.findall(GROUP, turn.question)[0]
         first, second = (len(matching(picture_of(sample, at), words)) for at in (0, 1))
@@ -222,7 +222,7 @@ def test_answers_about_two_pictures_follow_from_the_marks(split: Split, task: st
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_differences_are_in_the_marks(split: Split) -> None:
-    for sample in samples(split, "difference", 60, turns=1):
+    for sample in samples(split, "difference", 35, turns=1):
         (turn,) = sample.turns
         first, second = (
             {(mark.colour, mark.name, mark.box) for mark in picture_of(sample, at).marks} for at in (0, 1)
@@ -242,14 +242,14 @@ def test_differences_are_in_the_marks(split: Split) -> None:
 
 
 def test_dialogues_have_an_opening_and_a_question_that_leans_on_it() -> None:
-    for sample in samples("train", "dialogue", 40, turns=1):
+    for sample in samples("train", "dialogue", 20, turns=1):
         assert 2 <= len(sample.turns) <= 3
         assert {turn.task for turn in sample.turns} == {"dialogue"}
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_what_is_read_is_what_is_printed(split: Split) -> None:
-    for sample in samples(split, "says", 50, turns=6):
+    for sample in samples(split, "says", 25, turns=6):
         glyphs = [mark for mark in picture_of(sample).marks if mark.kind == "glyph"]
         text = "".join(mark.name for mark in glyphs)
         assert split == "train" or text.isdigit() or text in WORDS
@@ -280,7 +280,7 @@ def test_answers_have_one_wording_and_no_question_comes_twice(task: str) -> None
 def test_words_are_few_enough_for_a_small_tokenizer() -> None:
     words: set[str] = set()
     for task in (*pictures.TASKS, *lettering.TASKS):
-        for sample in samples("train", task, 20):
+        for sample in samples("train", task, 8):
             said = " ".join(turn.question + " " + turn.answer for turn in sample.turns)
             words |= set(re.findall("[a-z']+", re.sub(r"\b[A-Z]{2,}\b", "", said).lower()))
     assert len(words) < 220, sorted(words)

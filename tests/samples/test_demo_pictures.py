@@ -52,13 +52,13 @@ def everyday_name(rgb: NDArray[np.float64]) -> str:
 @pytest.mark.parametrize("split", SPLITS)
 def test_colour_at_the_centre_of_a_shape_is_the_one_of_its_mark(split: Split) -> None:
     num_checked = 0
-    for _, picture in samples(split, "count", 60):
+    for _, picture in samples(split, "count", 30):
         for mark in shapes_of(picture):
             left, top, right, bottom = mark.box
             x, y = round((left + right) / 2), round((top + bottom) / 2)
             assert everyday_name(picture.pixels[y - 2 : y + 3, x - 2 : x + 3].mean((0, 1))) == mark.colour
             num_checked += 1
-    assert num_checked > 150
+    assert num_checked > 100
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -77,7 +77,7 @@ def test_a_shape_fills_its_box_and_nothing_outside(kind: str) -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_shapes_neither_touch_nor_leave_the_picture(split: Split) -> None:
-    for _, picture in samples(split, "arithmetic", 60):
+    for _, picture in samples(split, "arithmetic", 30):
         height, width, _ = picture.pixels.shape
         marks = shapes_of(picture)
         for index, mark in enumerate(marks):
@@ -112,7 +112,7 @@ def test_boxes_of_glyphs_hold_the_ink(split: Split) -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_digits_are_tall_enough_to_be_read_once_scaled_down(split: Split) -> None:
-    for _, picture in samples(split, "number", 60):
+    for _, picture in samples(split, "number", 30):
         digits = [mark for mark in picture.marks if mark.name.isdigit()]
         scale = 256 / math.sqrt(picture.pixels.shape[0] * picture.pixels.shape[1])
         assert all((mark.box[3] - mark.box[1]) * scale > 19 for mark in digits)

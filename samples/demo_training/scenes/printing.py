@@ -66,13 +66,13 @@ def set_line(
     face = pick(rng, fonts.faces(split))
     low = max(0.09, _MIN_CAP_PX / 256 * math.sqrt(behind.width * behind.height) / behind.side)
     cap = spread(rng, low, max(low, 0.35 * height_share), split) * behind.side
-    warp = _warp(rng, split)
+    turned = warp(rng, split)
     spacing = 0.12 * rng.random() if rng.random() < 0.3 else 0.0
     while True:
         if cap < 0.95 * low * behind.side:
             return None
-        row = _row(face, cap, spacing, text)
-        left, top, right, bottom = hull([warped(warp, box) for box in row.boxes])
+        laid = row(face, cap, spacing, text)
+        left, top, right, bottom = hull([warped(turned, box) for box in laid.boxes])
         share = max((right - left) / behind.width, (bottom - top) / behind.height) / 0.95
         if share <= 1:
             break
@@ -83,9 +83,9 @@ def set_line(
     left_px, top_px = math.floor(left) - 2, math.floor(top) - 2
     size = math.ceil(right) + 2 - left_px, math.ceil(bottom) + 2 - top_px
     colour, found = ink_for(rng, split, behind)
-    boxes = [warped(warp, box) for box in row.boxes]
+    boxes = [warped(turned, box) for box in laid.boxes]
     return Line(
-        ink=_drawn(row, text, warp, (left_px, top_px), size),
+        ink=drawn(laid, text, turned, (left_px, top_px), size),
         at=(left_px + x, top_px + y),
         boxes=tuple((box[0] + x, box[1] + y, box[2] + x, box[3] + y) for box in boxes),
         colour=colour,
@@ -94,7 +94,7 @@ def set_line(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Row:
+class Row:
     """Glyphs side by side: pens are their places on the baseline, boxes those of their ink, the first pen at 0."""
 
     font: ImageFont.FreeTypeFont
@@ -102,7 +102,8 @@ class _Row:
     boxes: list[Box]
 
 
-def _row(face: str, cap: float, spacing: float, text: str) -> _Row:
+def row(face: str, cap: float, spacing: float, text: str) -> Row:
+    """cap: height of a capital in pixels. spacing: added between glyphs, as a share of the font's size."""
     font = fonts.load(face, cap / fonts.cap_share(face))
     pens, boxes, advance = [], [], 0.0
     for letter in text:
@@ -110,10 +111,10 @@ def _row(face: str, cap: float, spacing: float, text: str) -> _Row:
         pens.append(round(advance))
         boxes.append((pens[-1] + left, top, pens[-1] + right, bottom))
         advance += step + spacing * font.size
-    return _Row(font=font, pens=pens, boxes=boxes)
+    return Row(font=font, pens=pens, boxes=boxes)
 
 
-def _warp(rng: np.random.Generator, split: Split) -> Warp | None:
+def warp(rng: np.random.Generator, split: Split) -> Warp | None:
     """Turn, slant and stretch; None leaves the row as the font has it."""
     if rng.random() < 0.4:
         return None
@@ -139,8 +140,8 @@ def warped(warp: Warp | None, box: Box) -> Box:
     return min(across), min(down), max(across), max(down)
 
 
-def _drawn(
-    row: _Row, text: str, warp: Warp | None, origin: tuple[int, int], size: tuple[int, int]
+def drawn(
+    row: Row, text: str, warp: Warp | None, origin: tuple[int, int], size: tuple[int, int]
 ) -> Image.Image:
     """The row's ink in a frame of this size whose corner lies at `origin`."""
     if warp is None:

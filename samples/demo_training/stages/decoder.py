@@ -52,12 +52,12 @@ WITHOUT_EYES: Plan = (
 )
 EVERYTHING: Plan = (
     (
-        Share(scenes=pictures, count=5, turns=5),
-        Share(scenes=lettering, count=4, turns=4),
+        Share(scenes=pictures, count=5, turns=8),
+        Share(scenes=lettering, count=4, turns=6),
         Share(scenes=refusals, count=3, turns=3),
     ),
-    (Share(scenes=sounds, count=5, turns=5), Share(scenes=talk, count=2, turns=3)),
-    (Share(scenes=clips, count=4, turns=5),),
+    (Share(scenes=sounds, count=5, turns=6), Share(scenes=talk, count=2, turns=3)),
+    (Share(scenes=clips, count=4, turns=8),),
 )
 
 

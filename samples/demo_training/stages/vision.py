@@ -25,10 +25,13 @@ from samples.demo_training.labels import (
     picture_labels,
 )
 from samples.demo_training.scenes import lettering, pictures
-from samples.demo_training.scenes.base import Picture
+from samples.demo_training.scenes.base import Medium, Picture, Split
+from samples.demo_training.scenes.sheets import sheet
 from samples.demo_training.training import prefetched
 
 PICTURES_PER_BATCH = 16
+# Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
+_SHEETS = 8
 _SEED = 1_000_000
 _SETTINGS = ImageSettings.from_config(model_config())
 _LIMITS = MediaLimits()
@@ -110,8 +113,8 @@ class VisionStage:
             "glyph": _weighted(glyphs, labels.glyph.flatten(), _NO_GLYPH_WEIGHT),
             "place": F.mse_loss(place[:, :2], labels.place),
             "size": 10 * F.mse_loss(place[sized, 2], labels.size[sized]),
-            "patch": 0.5
-            * (_weighted(patch_shapes, labels.patch_shape) + _weighted(patch_glyphs, labels.patch_glyph)),
+            "patch_shape": 0.5 * _weighted(patch_shapes, labels.patch_shape),
+            "patch_glyph": 1.5 * _weighted(patch_glyphs, labels.patch_glyph),
         }
         numbers = {
             "shape_right": _right(shapes, labels.shape),
@@ -127,13 +130,16 @@ class VisionStage:
         """Nothing."""
 
 
-def make_batch(step: int, split: str = "train") -> Batch:
+def make_batch(step: int, split: Split = "train") -> Batch:
     """The batch of one step: always the same."""
     rng = np.random.default_rng([_SEED if split == "train" else _SEED + 1, step])
     items = []
     for index in range(PICTURES_PER_BATCH):
-        family = lettering if index % 2 else pictures
-        for medium in family.sample(rng, split, turns=1).media:
+        if index < _SHEETS:
+            seen: tuple[Medium, ...] = (sheet(rng, split),)
+        else:
+            seen = (lettering if index % 2 else pictures).sample(rng, split, turns=1).media
+        for medium in seen:
             assert isinstance(medium, Picture)
             items.append((patches_of(medium), medium))
     items = sorted(items, key=lambda item: item[0].grid_thw)
