@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from mm_pipeline.decoding import MediaDecoder
+from mm_pipeline.encoders import Caller
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline import EncodedMedia
@@ -54,7 +54,7 @@ def encode(exported: Exported) -> Callable[[Path, str], EncodedMedia]:
             decoder=decoder,
             source=data,
             max_tokens=4096,
-            cancel=threading.Event(),
+            caller=Caller(owner="test"),
         )
 
     return encoded
