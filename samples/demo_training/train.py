@@ -40,21 +40,21 @@ def stage_of(name: str, run: Run) -> Stage:
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "language":
         return DecoderStage(
-            name, 1500, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES, learning_rate=2e-3
+            name, 800, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES, learning_rate=2e-3
         )
     if name == "answers":
         return DecoderStage(name, 3000, model_after("language", run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,
-            1500,
+            1000,
             model_after("answers", run),
             trained_tokenizer(run),
             learning_rate=5e-4,
             train_encoders=True,
         )
     if name == "drafting":
-        return DraftingStage(600, model_after("together", run), trained_tokenizer(run))
+        return DraftingStage(500, model_after("together", run), trained_tokenizer(run))
     raise ValueError(f"there is no stage {name!r}; there are {', '.join(STAGES)}")
 
 
