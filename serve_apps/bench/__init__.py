@@ -12,6 +12,7 @@ BENCHES = {
     "audio": "serve_apps.bench.audio",
     "decode": "serve_apps.bench.decode",
     "demo": "serve_apps.bench.demo",
+    "encoder": "serve_apps.bench.encoder",
     "image": "serve_apps.bench.image",
     "video": "serve_apps.bench.video",
 }
