@@ -196,9 +196,10 @@ class Encoder:
 
     async def check_health(self) -> None:
         """Ray calls it from time to time and replaces a replica whose encoder does not answer."""
-        await self._on(self._look_ups, self._encoder.probe, _PROBE_S)
+        # Not on the threads of calls, which may all be waiting for another replica's result.
+        await asyncio.to_thread(self._encoder.probe, _PROBE_S)
         if self._store is not None:
-            await self._on(self._look_ups, self._store.record)
+            await asyncio.to_thread(self._store.record)
 
     async def stats(self) -> EncoderStats:
         """For tests and benchmarks: exact numbers of this replica, and of the store it shares."""
