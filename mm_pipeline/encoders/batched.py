@@ -156,24 +156,31 @@ class _Pieces:
         return future.result()
 
 
-class BatchedImages:
-    """An `Encoder` for one request. queue_s, run_s: seconds that its pieces have waited and that their batches have
-    run, summed over pieces. Not thread-safe.
-    """
+class _Batched:
+    """An encoder for one request. Not thread-safe."""
 
-    def __init__(self, image: Encoder, batcher: Batcher, max_patches: int, caller: Caller) -> None:
+    def __init__(self, encoder: Encoder | SegmentedAudioEncoder, batcher: Batcher, caller: Caller) -> None:
         self._pieces = _Pieces(batcher, caller)
-        self._max_patches = max_patches
-        self.identity = image.identity
-        self.hidden_size = image.hidden_size
+        self.identity = encoder.identity
+        self.hidden_size = encoder.hidden_size
 
     @property
     def queue_s(self) -> float:
+        """Seconds that its pieces have waited, summed over them."""
         return self._pieces.queue_s
 
     @property
     def run_s(self) -> float:
+        """Seconds that their batches have run, summed over pieces."""
         return self._pieces.run_s
+
+
+class BatchedImages(_Batched):
+    """An `Encoder` for one request. Not thread-safe."""
+
+    def __init__(self, image: Encoder, batcher: Batcher, max_patches: int, caller: Caller) -> None:
+        super().__init__(image, batcher, caller)
+        self._max_patches = max_patches
 
     def encode(self, items: Sequence[ImageInput]) -> list[torch.Tensor]:
         """See `Encoder.encode`. A video goes in pieces of whole frame groups where it is larger than a batch.
@@ -216,25 +223,15 @@ def cut_by_frames(item: ImageInput, max_patches: int) -> list[ImageInput]:
     ]
 
 
-class BatchedSounds:
-    """Like `SegmentedAudioEncoder`, for one request. queue_s, run_s: as of `BatchedImages`. Not thread-safe."""
+class BatchedSounds(_Batched):
+    """Like `SegmentedAudioEncoder`, for one request. Not thread-safe."""
 
     def __init__(
         self, audio: SegmentedAudioEncoder, batcher: Batcher, max_mel_frames: int, caller: Caller
     ) -> None:
-        self._pieces = _Pieces(batcher, caller)
+        super().__init__(audio, batcher, caller)
         self._audio = audio
         self._max_mel_frames = max_mel_frames
-        self.identity = audio.identity
-        self.hidden_size = audio.hidden_size
-
-    @property
-    def queue_s(self) -> float:
-        return self._pieces.queue_s
-
-    @property
-    def run_s(self) -> float:
-        return self._pieces.run_s
 
     def encode(self, items: Sequence[Iterable[torch.Tensor]]) -> list[torch.Tensor]:
         """See `SegmentedAudioEncoder.encode`."""

@@ -41,11 +41,14 @@ class ImagePipeline:
         settings = self._request_settings(max_pixels)
         return content_key(self.modality, self._encoder.identity, settings.key_settings(), data)
 
-    def prepare(self, data: bytes, *, max_pixels: int | None = None) -> PreparedImage:
-        """Everything before the encoder. max_pixels: a request's smaller area. Raises MediaError subclasses."""
+    def prepare(self, data: bytes, *, max_pixels: int | None = None, key: str | None = None) -> PreparedImage:
+        """Everything before the encoder. max_pixels: a request's smaller area. key: what `key` returned for the
+        same arguments, where the caller has it already. Raises MediaError subclasses.
+        """
         settings = self._request_settings(max_pixels)
         started = time.perf_counter()
-        key = self.key(data, max_pixels=max_pixels)
+        if key is None:
+            key = self.key(data, max_pixels=max_pixels)
         keyed = time.perf_counter()
         image = preprocess_image(data, settings, self._limits)
         preprocessed = time.perf_counter()

@@ -64,21 +64,21 @@ class ItemEncoder:
         source: Any,
         max_tokens: int,
         caller: Caller,
+        key: str,
     ) -> EncodedMedia:
-        """The embeddings of `data`.
+        """The embeddings of `data`. key: what `key` returned for the same arguments.
 
         decoder: decodes videos and sounds. source: what it is given, the bytes or a reference to them that it
         understands. max_tokens: of the whole context. caller: who shares batches fairly with others; its `cancel`
         ends the decoding as well. Raises MediaError, ApiError for an item that is too long or of an unknown
         modality, and what a cancelled decoder raises.
         """
-        key = self.key(data, modality, options)
         images, sounds = self._encoders.images(caller), self._encoders.sounds(caller)
         if modality == "image":
             with self._preparing:
                 if caller.cancel is not None and caller.cancel.is_set():
                     raise CancelledError
-                prepared = self._images.prepare(data, max_pixels=options.max_pixels)
+                prepared = self._images.prepare(data, max_pixels=options.max_pixels, key=key)
             encoded = self._images.run(prepared, images)
         else:
             decoded = decoder.decode(source, modality, options, caller.cancel or threading.Event())

@@ -42,6 +42,7 @@ class LocalBackend:
         """See `Backend.encode`."""
         cancel = threading.Event()
         try:
+            key = await asyncio.to_thread(self._encoder.key, data, modality, options)
             encoded = await asyncio.to_thread(
                 self._encoder.encode,
                 data,
@@ -51,6 +52,7 @@ class LocalBackend:
                 source=data,
                 max_tokens=self._engine.max_context,
                 caller=Caller(owner=owner, cancel=cancel),
+                key=key,
             )
         finally:
             cancel.set()

@@ -244,6 +244,7 @@ class Encoder:
             source=item.reference,
             max_tokens=item.max_tokens,
             caller=Caller(owner=item.owner, cancel=cancel),
+            key=item.key,
         )
         if self._store is None:
             return item.encoded(encoded, None, encoded.timings)

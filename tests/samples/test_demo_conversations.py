@@ -55,6 +55,7 @@ def encode(exported: Exported) -> Callable[[Path, str], EncodedMedia]:
             source=data,
             max_tokens=4096,
             caller=Caller(owner="test"),
+            key=encoder.key(data, modality, MediaOptions()),
         )
 
     return encoded

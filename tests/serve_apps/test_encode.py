@@ -47,13 +47,13 @@ class FakeImages:
     def key(self, data, *, max_pixels=None):
         return f"{data} {max_pixels}"
 
-    def prepare(self, data, *, max_pixels=None):
+    def prepare(self, data, *, max_pixels=None, key=None):
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         time.sleep(0.01)
         self.at_once -= 1
         image = ImageInput(patches=torch.full((4, 8), float(len(data))), grid_thw=(1, 2, 2), num_tokens=1)
-        return PreparedImage(image=image, content_key=f"{data} {max_pixels}", timings={"preprocess_ms": 1.0})
+        return PreparedImage(image=image, content_key=key or "", timings={"preprocess_ms": 1.0})
 
     def smallest(self):
         return self.prepare(b"")
@@ -113,6 +113,7 @@ def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None):
             source="reference",
             max_tokens=max_tokens,
             caller=Caller(owner="request", cancel=cancel or threading.Event()),
+            key=encoder.key(b"data", modality, OPTIONS),
         )
 
 
@@ -130,6 +131,7 @@ def test_pictures_of_many_callers_share_batches_and_few_are_decoded_at_once():
                 source="reference",
                 max_tokens=10,
                 caller=Caller(owner=str(number)),
+                key=str(number),
             )
 
         with ThreadPoolExecutor(16) as pool:
