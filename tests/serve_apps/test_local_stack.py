@@ -89,7 +89,9 @@ async def test_two_pictures_are_told_apart_by_their_place(client):
         status, answer = await post(client, order, max_tokens=1, logprobs=True)
         assert status == 200
         seen.append(answer["choices"][0]["logprobs"]["content"][0]["logprob"])
-    assert seen[0] == seen[2] != seen[1]
+    # Which pictures share a forward pass depends on when they arrive, and that moves the last bits.
+    assert seen[2] == pytest.approx(seen[0], abs=1e-4)
+    assert seen[1] != pytest.approx(seen[0], abs=1e-3)
 
 
 def clip(modality: str, name: str) -> dict[str, Any]:
