@@ -21,6 +21,7 @@ from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, MediaShape, Medi
 from mm_pipeline.prompt.special_tokens import SpecialTokens
 from mm_pipeline.video.patches import video_patches
 from mm_pipeline.video.settings import VideoSettings
+from samples.demo_training.labels import IGNORED, ROW_S, signs_heard
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound
 from samples.demo_training.stages.sound import mel_of
 from samples.demo_training.stages.vision import patches_of
@@ -37,6 +38,7 @@ Codes = Callable[[torch.Tensor], torch.Tensor]
 class Conversation:
     """token_ids: int64 [S]. learnt: bool [S], tokens of answers, end marks included. turns: each answer's
     [first, end). tasks: per answer. spans: as in the server. seen, heard: per medium its patches, its codes.
+    signs: int64 [S, 2], `labels.signs_heard` at the tokens of sounds, IGNORED elsewhere.
     """
 
     token_ids: torch.Tensor
@@ -46,6 +48,7 @@ class Conversation:
     spans: tuple[MediaSpan, ...]
     seen: tuple[ImageInput | None, ...]
     heard: tuple[torch.Tensor | None, ...]
+    signs: torch.Tensor
 
 
 class Writer:
@@ -86,6 +89,14 @@ class Writer:
         learnt = torch.zeros(len(ids), dtype=torch.bool)
         for first, end in turns:
             learnt[first:end] = True
+        labels = [
+            self._labels(medium, image, codes)
+            for medium, image, codes in zip(sample.media, seen, heard, strict=True)
+        ]
+        signs = torch.full((len(ids), 2), IGNORED)
+        for span in expanded.spans:
+            rows = labels[span.media_index][span.offset : span.offset + span.length]
+            signs[span.start : span.start + span.length] = rows
         return Conversation(
             token_ids=torch.tensor(ids),
             learnt=learnt,
@@ -94,7 +105,16 @@ class Writer:
             spans=expanded.spans,
             seen=tuple(seen),
             heard=tuple(heard),
+            signs=signs,
         )
+
+    def _labels(self, medium: Medium, image: ImageInput | None, codes: torch.Tensor | None) -> torch.Tensor:
+        """[rows of the medium, 2]"""
+        rows = [torch.full((0 if image is None else image.num_tokens, 2), IGNORED)]
+        sound = medium.sound if isinstance(medium, Clip) else medium
+        if isinstance(sound, Sound) and codes is not None:
+            rows.append(signs_heard(sound, -(-len(codes) // self._group), self._group * ROW_S))
+        return torch.cat(rows)
 
     def _answers(self, ids: Sequence[int]) -> list[tuple[int, int]]:
         start, found = self._answer_start, []

@@ -14,6 +14,7 @@ from torch import nn
 
 from llm_core.config import AttentionSpec, DecoderConfig, LayerKind, MoeSpec
 from samples.demo_training.architecture import initialise
+from samples.demo_training.training import sum_over_processes
 
 _BALANCE_RATE = 1e-3
 
@@ -36,13 +37,20 @@ class Decoder(nn.Module):
         nn.init.normal_(self.embed_tokens.weight)
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
-    def forward(self, embedded: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """embedded: [N, H], conversations of these lengths back to back. Hidden states after the final norm."""
+    def forward(
+        self, embedded: torch.Tensor, lengths: Sequence[int], between: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """embedded: [N, H], conversations of these lengths back to back.
+
+        Hidden states after the final norm, and what the layers with the numbers `between` put out.
+        """
         batch = Batch(self.config, lengths, embedded.device)
-        for layer in self.layers:
+        kept = {}
+        for number, layer in enumerate(self.layers):
             embedded = layer(embedded, batch)
+            kept[number] = embedded
         hidden: torch.Tensor = self.norm(embedded)
-        return hidden
+        return hidden, [kept[number] for number in between]
 
     def draft(
         self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor, lengths: Sequence[int]
@@ -57,9 +65,10 @@ class Decoder(nn.Module):
 
     def balance(self) -> None:
         """Moves each router's selection bias against its experts' load, as `noaux_tc` training does."""
-        for module in self.modules():
-            if isinstance(module, Router):
-                module.balance()
+        routers = [module for module in self.modules() if isinstance(module, Router)]
+        sum_over_processes([router.get_buffer("load") for router in routers])
+        for router in routers:
+            router.balance()
 
 
 class Batch:
@@ -67,21 +76,27 @@ class Batch:
 
     def __init__(self, config: DecoderConfig, lengths: Sequence[int], device: torch.device) -> None:
         longest = max(lengths)
+        window = config.attention("swa").window_keys
+        assert window is not None
+        # Whole windows, so that one that slides meets only its own block of keys and the block before.
+        longest = -(-longest // window) * window
         self.shape = len(lengths), longest
         self.rows = torch.cat(
             [torch.arange(length, device=device) + row * longest for row, length in enumerate(lengths)]
         )
         position = torch.arange(longest, device=device)
-        behind = position[:, None] - position[None, :]
-        self.visible: dict[LayerKind, torch.Tensor] = {}
+        # [blocks, rows, columns]: one block of all rows, or each window's rows and its keys and those before it.
+        first = torch.arange(0, longest, window, device=device).view(-1, 1, 1)
+        row = first + torch.arange(window, device=device)[:, None]
+        column = first - window + torch.arange(2 * window, device=device)
+        self.hidden: dict[LayerKind, torch.Tensor] = {
+            "full": (position[:, None] < position)[None],
+            "swa": (row < column) | (row >= column + window) | (column < 0),
+        }
         self.rope: dict[LayerKind, tuple[torch.Tensor, torch.Tensor]] = {}
         kinds: tuple[LayerKind, ...] = ("full", "swa")
         for kind in kinds:
             spec = config.attention(kind)
-            visible = behind >= 0
-            if spec.window_keys is not None:
-                visible &= behind < spec.window_keys
-            self.visible[kind] = F.pad(visible, (0, 1), value=True) if spec.has_sink else visible
             exponent = torch.arange(0, spec.rope_dim, 2, device=device, dtype=torch.float32) / spec.rope_dim
             angles = position[:, None] * spec.rope_theta**-exponent
             self.rope[kind] = angles.cos(), angles.sin()
@@ -97,6 +112,8 @@ class Batch:
 
 
 class Attention(nn.Module):
+    """Written out: with keys and values of unlike widths, sinks and masks this beats the fused one here."""
+
     def __init__(self, config: DecoderConfig, kind: LayerKind) -> None:
         super().__init__()
         self.kind = kind
@@ -111,29 +128,40 @@ class Attention(nn.Module):
         self.attention_sink_bias = sinks
 
     def forward(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        spec = self.spec
-        query, key = (
-            _rotated(batch.padded(proj(x), spec.head_dim), spec, batch.rope[self.kind])
-            for proj in (self.q_proj, self.k_proj)
-        )
+        spec, heads = self.spec, self.spec.num_heads
+        rope, hidden = batch.rope[self.kind], batch.hidden[self.kind]
+        query = _rotated(batch.padded(self.q_proj(x) * spec.head_dim**-0.5, spec.head_dim), spec, rope)
+        key = _rotated(batch.padded(self.k_proj(x), spec.head_dim), spec, rope)
         value = batch.padded(self.v_proj(x) * self.value_scale, spec.v_head_dim)
-        group = spec.num_heads // spec.num_kv_heads
-        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-        scale = spec.head_dim**-0.5
-        extra = 0
-        if self.attention_sink_bias is not None:
-            # One more key whose score is the sink, in a dimension of its own, and whose value is zero.
-            extra = 1
-            query, key = F.pad(query, (0, 1), value=1.0), F.pad(key, (0, 1, 0, 1))
-            sink = (self.attention_sink_bias / scale).view(1, -1, 1, 1)
-            key = key + F.pad(sink, (spec.head_dim, 0, key.shape[2] - 1, 0))
-        # The fused kernel wants one width for keys and values.
-        value = F.pad(value, (0, key.shape[3] - value.shape[3], 0, extra))
-        attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=batch.visible[self.kind], scale=scale
+        blocks, rows, columns = hidden.shape
+        # [B, KV heads, blocks, rows or columns, width]
+        query = query.unflatten(1, (spec.num_kv_heads, -1)).unflatten(3, (-1, rows)).transpose(2, 3)
+        key, value = (_blocks(part, rows, columns) for part in (key, value))
+        bias = x.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        bias = bias.view(1, blocks, 1, rows, columns).expand(
+            spec.num_kv_heads, -1, heads // spec.num_kv_heads, -1, -1
         )
-        out: torch.Tensor = self.o_proj(batch.packed(attended[..., : spec.v_head_dim]))
+        if self.attention_sink_bias is not None:
+            # One more key, all zeros, so that its score is the sink alone; its value is zero, too.
+            sink = self.attention_sink_bias.view(spec.num_kv_heads, 1, -1, 1, 1)
+            bias = torch.cat([bias, sink.expand(*bias.shape[:-1], 1)], dim=-1)
+            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        scores = query.flatten(3, 4) @ key.mT
+        bias = bias.flatten(2, 3)
+        attended: torch.Tensor = (scores + bias).softmax(dim=-1) @ value
+        # [B, KV heads, blocks, heads of one * rows, width] back to [B, heads, S, width].
+        heads_together = attended.unflatten(3, (-1, rows)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        out: torch.Tensor = self.o_proj(batch.packed(heads_together))
         return out
+
+
+def _blocks(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """[B, heads, S, D] to [B, heads, S / rows, columns, D]: for each block of rows the columns up to its end."""
+    blocks: torch.Tensor = x.unflatten(2, (-1, rows))
+    if columns == rows:
+        return blocks
+    before = F.pad(blocks, (0, 0, 0, 0, 1, 0))[:, :, :-1]
+    return torch.cat([before, blocks], dim=3)
 
 
 def _rotated(x: torch.Tensor, spec: AttentionSpec, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

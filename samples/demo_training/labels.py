@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
 
-from samples.demo_training.scenes.base import Picture, Sound
+from samples.demo_training.scenes.base import Picture, Sound, Tone
 from samples.demo_training.scenes.sheets import UNPLACED
-from samples.demo_training.scenes.tones import KEYS
+from samples.demo_training.scenes.tones import KEYS, MORSE
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "black", "white")
@@ -159,3 +160,49 @@ def sound_labels(sound: Sound, num_rows: int) -> SoundLabels:
     return SoundLabels(
         key=key, heard=heard.clamp(max=1), starts=starts, ends=ends, pitch=pitch, rise=rise, level=level
     )
+
+
+SIGNS = GLYPHS + "*#"
+MOST_SIGNS = 15
+_LETTERS = {signs: letter for letter, signs in MORSE.items()}
+
+
+def signs_heard(sound: Sound, num_parts: int, part_s: float) -> torch.Tensor:
+    """int64 [num_parts, 2]: at the end of each part, how many signs were heard so far and which was the last.
+
+    A sign is a dialled key, a letter of Morse code, a beep or a sweep. The number is at most MOST_SIGNS; the sign
+    is its place in SIGNS, IGNORED where there is none or it has no name. Both are IGNORED while a letter may go on.
+    """
+    heard = torch.full((num_parts, 2), IGNORED)
+    ends = (torch.arange(num_parts) + 1) * part_s
+    heard[:, 0] = 0
+    for number, (name, end_s, known_s) in enumerate(_signs(sound.tones), start=1):
+        after = ends >= end_s
+        heard[after, 0] = min(number, MOST_SIGNS)
+        heard[after, 1] = SIGNS.index(name) if name else IGNORED
+        heard[after & (ends < known_s)] = IGNORED
+    return heard
+
+
+def _signs(tones: Sequence[Tone]) -> list[tuple[str, float, float]]:
+    """Each sign's name or "", when it ends, and when it is known to have ended."""
+    if not tones or tones[0].kind != "morse":
+        return [(tone.name if tone.kind == "dtmf" else "", tone.end_s, tone.end_s) for tone in tones]
+    dot_s = min(_dot_s(tone) for tone in tones)
+    letters = [[tones[0]]]
+    for before, tone in pairwise(tones):
+        if tone.start_s - before.end_s > 2 * dot_s:
+            letters.append([])
+        letters[-1].append(tone)
+    return [
+        (
+            _LETTERS["".join(tone.name for tone in letter)],
+            letter[-1].end_s,
+            letter[-1].end_s + 2 * dot_s,
+        )
+        for letter in letters
+    ]
+
+
+def _dot_s(tone: Tone) -> float:
+    return (tone.end_s - tone.start_s) / (1 if tone.name == "." else 3)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
+from torch.multiprocessing.spawn import spawn
 
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import audio_encoder, audio_tokenizer, vision_encoder
@@ -24,7 +27,7 @@ from samples.demo_training.stages.decoder import WITHOUT_EYES, DecoderStage, Mod
 from samples.demo_training.stages.drafting import DraftingStage
 from samples.demo_training.stages.sound import EmbeddingStage, FeatureStage, fit_codebooks
 from samples.demo_training.stages.vision import VisionStage
-from samples.demo_training.training import Run, Stage, train
+from samples.demo_training.training import Run, Shard, Stage, train
 
 _SEED = 4_000_000
 _CODEBOOK_SOUNDS = 1600
@@ -39,9 +42,7 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "language":
-        return DecoderStage(
-            name, 800, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES, learning_rate=2e-3
-        )
+        return DecoderStage(name, 1500, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES)
     if name == "answers":
         return DecoderStage(name, 3000, model_after("language", run), trained_tokenizer(run))
     if name == "together":
@@ -116,23 +117,59 @@ def _fit(run: Run) -> None:
     print(f"codebooks: share of the variance left after each: {', '.join(f'{share:.3f}' for share in left)}")
 
 
+def run_stages(names: Sequence[str], run: Run) -> None:
+    for name in names:
+        if name == "codebooks":
+            if run.shard.index == 0:
+                _fit(run)
+            if run.shard.count > 1:
+                torch.distributed.barrier()
+        elif not train(stage_of(name, run), run):
+            if run.shard.index == 0:
+                print(f"stopped in stage {name}; the same command goes on")
+            return
+    if run.shard.index == 0:
+        print("every stage asked for is done")
+
+
+def _take_part(index: int, store: str, arguments: argparse.Namespace) -> None:
+    """One of several processes. store: a file's URL, where they meet."""
+    count = arguments.processes
+    torch.set_num_threads(arguments.threads)
+    if count > 1:
+        torch.distributed.init_process_group("gloo", init_method=store, rank=index, world_size=count)
+    run = Run(
+        folder=arguments.folder,
+        deadline=time.monotonic() + 60 * arguments.minutes,
+        shard=Shard(index, count),
+    )
+    run_stages(arguments.stages, run)
+    if count > 1:
+        torch.distributed.destroy_process_group()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where states and the log are kept")
     parser.add_argument("--minutes", type=float, default=math.inf, help="save and stop after this long")
-    parser.add_argument("--stages", default=",".join(STAGES), help="which, in order (default: all)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--stages", default=STAGES, type=lambda text: text.split(","), help="which, in order (default: all)"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="that share the work, one per core")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    run = Run(folder=arguments.folder, deadline=time.monotonic() + 60 * arguments.minutes)
-    for name in arguments.stages.split(","):
-        if name == "codebooks":
-            _fit(run)
-        elif not train(stage_of(name, run), run):
-            print(f"stopped in stage {name}; the same command goes on")
-            return
-    print("every stage asked for is done")
+    # The first process is this one, so that whoever stops it stops all after the same step.
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        others = spawn(_follow, (store, arguments), nprocs=arguments.processes - 1, join=False)
+        _take_part(0, store, arguments)
+        while arguments.processes > 1 and not others.join():
+            pass
+
+
+def _follow(number: int, store: str, arguments: argparse.Namespace) -> None:
+    _take_part(number + 1, store, arguments)
 
 
 if __name__ == "__main__":

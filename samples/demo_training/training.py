@@ -1,4 +1,7 @@
-"""The loop that every stage runs: optimiser, schedule, progress, log, saving and going on. Knows no model."""
+"""The loop that every stage runs: optimiser, schedule, progress, log, saving and going on. Knows no model.
+
+Several processes may train one stage together: each makes its share of a batch, and gradients are averaged.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.distributed
 from torch import nn
 from tqdm import tqdm
 
@@ -26,6 +30,20 @@ _WARMUP = 100
 _MUON_SHARE = 3.0
 
 
+@dataclass(frozen=True)
+class Shard:
+    """What one process of `count` makes of a batch: every count-th item from `index` on."""
+
+    index: int = 0
+    count: int = 1
+
+    def __contains__(self, item: int) -> bool:
+        return item % self.count == self.index
+
+
+WHOLE = Shard()
+
+
 class Stage(Protocol):
     """name: of its files. steps: in all. module: what is trained and saved; frozen parameters need no gradient."""
 
@@ -36,8 +54,8 @@ class Stage(Protocol):
     @property
     def module(self) -> nn.Module: ...
 
-    def batches(self, first: int) -> Iterator[Any]:
-        """Batches from step `first` on; the same step always gives the same batch."""
+    def batches(self, first: int, shard: Shard) -> Iterator[Any]:
+        """Shards of the batches from step `first` on; the same step always gives the same batch."""
         ...
 
     def loss(self, batch: Any) -> tuple[torch.Tensor, dict[str, float]]:
@@ -51,10 +69,14 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """folder: where states and the log are kept. deadline: on `time.monotonic()`, when to save and stop."""
+    """folder: where states and the log are kept. deadline: on `time.monotonic()`, when to save and stop.
+
+    shard: this process's. With more than one, torch.distributed's default group holds as many.
+    """
 
     folder: Path
     deadline: float = math.inf
+    shard: Shard = WHOLE
 
     def state_path(self, name: str) -> Path:
         return self.folder / f"{name}.pt"
@@ -68,8 +90,9 @@ def train(stage: Stage, run: Run) -> bool:
     """Trains until the stage's last step, the run's deadline or a signal to end; True when the stage is done.
 
     Whatever ends it, the state is saved. A state from an earlier run is gone on with: weights, optimiser, step and
-    seconds.
+    seconds. Of several processes the first one shows, logs and saves.
     """
+    leads = run.shard.index == 0
     optimisers = _optimisers(stage.module, stage.learning_rate)
     step, seconds = 0, 0.0
     path = run.state_path(stage.name)
@@ -84,6 +107,8 @@ def train(stage: Stage, run: Run) -> bool:
     begun = saved_at = time.monotonic()
 
     def save() -> None:
+        if not leads:
+            return
         temporary = path.with_suffix(".new")
         torch.save(
             {
@@ -99,14 +124,24 @@ def train(stage: Stage, run: Run) -> bool:
     averages: dict[str, float] = {}
     with (
         _asked_to_end() as asked,
-        tqdm(total=stage.steps, initial=step, desc=stage.name, mininterval=5, dynamic_ncols=True) as bar,
+        tqdm(
+            total=stage.steps,
+            initial=step,
+            desc=stage.name,
+            mininterval=5,
+            dynamic_ncols=True,
+            disable=not leads,
+        ) as bar,
     ):
-        for batch in stage.batches(step):
+        for batch in stage.batches(step, run.shard):
             for optimiser in optimisers:
                 for group in optimiser.param_groups:
                     group["lr"] = group["peak_lr"] * schedule(step, stage.steps)
             loss, numbers = stage.loss(batch)
             loss.backward()
+            ends = time.monotonic() >= run.deadline or asked.is_set()
+            if run.shard.count > 1:
+                ends = _agree(stage.module, ends)
             torch.nn.utils.clip_grad_norm_(stage.module.parameters(), 1.0)
             for optimiser in optimisers:
                 optimiser.step()
@@ -116,19 +151,48 @@ def train(stage: Stage, run: Run) -> bool:
             for name, value in {"loss": loss.item(), **numbers}.items():
                 averages[name] = 0.95 * averages.get(name, value) + 0.05 * value
             bar.update()
-            if step % LOG_EVERY == 0 or step == stage.steps:
+            if leads and (step % LOG_EVERY == 0 or step == stage.steps):
                 shown = {name: round(value, 4) for name, value in averages.items()}
                 bar.set_postfix(shown, refresh=False)
                 spent = round(seconds + time.monotonic() - begun, 1)
                 run.log({"stage": stage.name, "step": step, "seconds": spent, **shown})
-            now = time.monotonic()
-            if step >= stage.steps or now >= run.deadline or asked.is_set():
+            if step >= stage.steps or ends:
                 break
-            if now - saved_at >= SAVE_EVERY_S:
+            if time.monotonic() - saved_at >= SAVE_EVERY_S:
                 save()
-                saved_at = now
+                saved_at = time.monotonic()
     save()
+    if run.shard.count > 1:
+        # What was saved is there before another stage is built on it.
+        torch.distributed.barrier()
     return step >= stage.steps
+
+
+def _agree(module: nn.Module, ends: bool) -> bool:
+    """Averages the gradients of all processes; True when any of them ends."""
+    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in learning:
+        # An expert that no row of this process chose has none.
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([float(ends)])])
+    torch.distributed.all_reduce(flat)
+    flat /= torch.distributed.get_world_size()
+    at = 0
+    for gradient in gradients:
+        gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
+        at += gradient.numel()
+    return bool(flat[-1] > 0)
+
+
+def sum_over_processes(tensors: Sequence[torch.Tensor]) -> None:
+    """Each becomes, in place, the sum of what all processes hold; they share a shape."""
+    if torch.distributed.is_initialized():
+        stacked = torch.stack(list(tensors))
+        torch.distributed.all_reduce(stacked)
+        for tensor, summed in zip(tensors, stacked, strict=True):
+            tensor.copy_(summed)
 
 
 @contextmanager
@@ -184,6 +248,8 @@ def prefetched(make: Callable[[int], Any], first: int, steps: int) -> Iterator[A
         batch_size=None,
         num_workers=1,
         prefetch_factor=4,
+        # In a process that was spawned the default is to spawn, and `make` cannot be pickled.
+        multiprocessing_context="fork",
         worker_init_fn=_leave_interrupts_to_main,
     )
     return iter(loader)

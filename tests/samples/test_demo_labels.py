@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from samples.demo_training.labels import COLOURS, GLYPHS, IGNORED, SHAPES, picture_labels, sound_labels
-from samples.demo_training.scenes import pictures
+from samples.demo_training.labels import (
+    COLOURS,
+    GLYPHS,
+    IGNORED,
+    MOST_SIGNS,
+    SHAPES,
+    SIGNS,
+    picture_labels,
+    signs_heard,
+    sound_labels,
+)
+from samples.demo_training.scenes import pictures, sounds
 from samples.demo_training.scenes.base import Mark, Picture, Sound, Tone
 from samples.demo_training.scenes.tones import KEYS
 from samples.demo_training.stages.sound import mel_of, num_rows
@@ -134,3 +144,62 @@ def test_rows_are_as_many_as_the_codes(exported, num_samples: int) -> None:
     mel = mel_of(Sound(samples=np.zeros(num_samples, np.float32)))
     with torch.no_grad():
         assert num_rows(len(mel)) == len(exported.tokenizer(mel))
+
+
+def sound_of(*tones: Tone) -> Sound:
+    return Sound(samples=np.zeros(0, np.float32), tones=tones)
+
+
+def heard_by_part(sound: Sound, num_parts: int, part_s: float) -> list[tuple[int, str]]:
+    """Numbers of signs, and the last one's name or ""; -1 where it is not asked."""
+    found = signs_heard(sound, num_parts, part_s).tolist()
+    return [
+        (-1 if number == IGNORED else number, SIGNS[sign] if sign != IGNORED else "")
+        for number, sign in found
+    ]
+
+
+def test_keys_are_heard_when_they_end() -> None:
+    hz = (697.0, 697.0)
+    keys = sound_of(
+        tone("dtmf", "4", 0.05, 0.25, hz), tone("dtmf", "#", 0.3, 0.5, hz), tone("dtmf", "4", 0.52, 0.58, hz)
+    )
+    assert heard_by_part(keys, 4, 0.2) == [(0, ""), (1, "4"), (3, "4"), (3, "4")]
+    assert heard_by_part(keys, 3, 0.25) == [(1, "4"), (2, "#"), (3, "4")]
+    assert heard_by_part(sound_of(), 2, 0.2) == [(0, ""), (0, "")]
+
+
+def test_a_letter_is_known_when_it_cannot_go_on() -> None:
+    """A dash and a dot, dots of 0.1 s: N from 0 to 0.5 s; then T from 0.8 to 1.1 s."""
+    hz = (600.0, 600.0)
+    letters = sound_of(
+        tone("morse", "-", 0.0, 0.3, hz), tone("morse", ".", 0.4, 0.5, hz), tone("morse", "-", 0.8, 1.1, hz)
+    )
+    nothing, open_ = (0, ""), (-1, "")
+    heard = heard_by_part(letters, 14, 0.1)
+    assert heard[:4] == [nothing] * 4
+    assert heard[5] == open_
+    assert heard[7:10] == [(1, "N")] * 3
+    assert heard[11] == open_
+    assert heard[13] == (2, "T")
+
+
+def test_beeps_are_counted_without_names() -> None:
+    hz = (600.0, 600.0)
+    beeps = sound_of(*(tone("beep", "", 0.1 * number, 0.1 * number + 0.05, hz) for number in range(20)))
+    heard = heard_by_part(beeps, 20, 0.1)
+    assert heard == [(min(number, MOST_SIGNS), "") for number in range(1, 21)]
+
+
+@pytest.mark.parametrize("task", ["dtmf", "morse"])
+def test_what_is_heard_in_the_end_is_the_answer(task: str) -> None:
+    for seed in range(20):
+        sample = sounds.sample(np.random.default_rng(seed), "train", turns=1, task=task)
+        (sound,) = sample.media
+        seconds = len(sound.samples) / 24_000 + 1
+        said = ""
+        for number, sign in signs_heard(sound, int(seconds / 0.01), 0.01).tolist():
+            if number > len(said):
+                assert number == len(said) + 1
+                said += SIGNS[sign]
+        assert said == sample.turns[0].answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from samples.demo_training.muon import Muon, orthogonal
 from samples.demo_training.scenes import talk
 from samples.demo_training.stages.decoder import DecoderStage, Group
 from samples.demo_training.stages.drafting import DraftingStage, drafts
-from samples.demo_training.training import Run, prefetched, schedule, train
+from samples.demo_training.training import Run, Shard, prefetched, schedule, train
 from tests.samples.conftest import Exported
 
 
@@ -35,12 +35,16 @@ class TinyStage:
         self.module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.LayerNorm(8))
         self.module.register_buffer("count", torch.zeros(()))
 
-    def batches(self, first: int) -> Iterator[torch.Tensor]:
-        return prefetched(lambda step: torch.randn(5, 6, generator=seeded(step)), first, self.steps)
+    def batches(self, first: int, shard: Shard) -> Iterator[torch.Tensor]:
+        return prefetched(
+            lambda step: torch.randn(6, 6, generator=seeded(step))[shard.index :: shard.count],
+            first,
+            self.steps,
+        )
 
     def loss(self, batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
         out = self.module(batch) * (1 + 0.1 * self.module.get_buffer("count"))
-        return out.sub(batch.sum()).square().mean(), {"shown": 0.5}
+        return out.sub(batch.sum(dim=1, keepdim=True)).square().mean(), {"shown": 0.5}
 
     def after_step(self) -> None:
         self.module.get_buffer("count").add_(1)
@@ -150,8 +154,10 @@ class TellsTheNext(nn.Module):
         super().__init__()
         self.token_ids, self.ahead = token_ids, ahead
 
-    def forward(self, embedded: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        return F.one_hot(self.token_ids.roll(-self.ahead), 1024).float()
+    def forward(
+        self, embedded: torch.Tensor, lengths: list[int], between: Sequence[int] = ()
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        return F.one_hot(self.token_ids.roll(-self.ahead), 1024).float(), [embedded for _ in between]
 
 
 def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: int) -> dict[str, float]:
@@ -160,6 +166,7 @@ def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: 
     model.vision, model.hearing = nn.Identity(), nn.Identity()
     model.embed = lambda found: torch.zeros(sum(len(one.token_ids) for one in found), 1)
     model.decoder = TellsTheNext(told, ahead)
+    model.sign_heads = nn.ModuleList()
     model.decoder.mtp, model.decoder.lm_head = nn.Identity(), nn.Identity()
     stage = DecoderStage("tiny", 1, model, None)
     return stage.loss([Group(conversations=tuple(conversations), families=("a", "b", "a"))])[1]

@@ -6,6 +6,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,11 +20,15 @@ from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from mm_pipeline.encoders.mimo_vision import MimoVisionEncoder
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.decoder import Decoder
+from samples.demo_training.labels import IGNORED, MOST_SIGNS, SIGNS
 from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import WHOLE, Shard, prefetched
 from samples.demo_training.vocabulary import full_config
 
 _SEED = 3_000_000
+# Layers behind which the decoder is asked what it heard so far.
+_TAPS = (3, 7)
+_SIGNS_WEIGHT = 0.5
 _WITHOUT_MEDIA = ("outside", "no_picture", "no_sound", "no_video")
 _NAMES = {pictures: "pictures", lettering: "reading", sounds: "sound", clips: "video", refusals: "refusal"}
 
@@ -41,13 +46,15 @@ class Share:
 Plan: TypeAlias = tuple[tuple[Share, ...], ...]
 """Conversations of one step, those of like length together."""
 
+# What has to be read off one by one takes longest to learn.
+_IN_ORDER = ("dtmf", "dtmf", "keys", "morse", "morse", "count", "loudness", "pitch")
 WITHOUT_EYES: Plan = (
     (
-        Share(scenes=sounds, count=10, turns=5),
-        Share(scenes=refusals, count=3, turns=3, tasks=_WITHOUT_MEDIA),
-        Share(
-            scenes=talk, count=3, turns=4, tasks=("greeting", "ability", "name", "wellbeing", "thanks", "sum")
-        ),
+        Share(scenes=sounds, count=11, turns=3, tasks=_IN_ORDER),
+        Share(scenes=sounds, count=2, turns=4),
+        Share(scenes=refusals, count=2, turns=3, tasks=_WITHOUT_MEDIA),
+        Share(scenes=talk, count=2, turns=6, tasks=("sum",)),
+        Share(scenes=talk, count=1, turns=4),
     ),
 )
 EVERYTHING: Plan = (
@@ -77,6 +84,9 @@ class Model(nn.Module):
         self.vision = vision
         self.hearing = hearing
         self.decoder = Decoder(load_config(full_config()))
+        # Not part of a checkpoint.
+        size = self.decoder.config.hidden_size
+        self.sign_heads = nn.ModuleList(nn.Linear(size, 1 + MOST_SIGNS + len(SIGNS)) for _ in _TAPS)
 
     def embed(self, conversations: Sequence[Conversation]) -> torch.Tensor:
         """[N, H], the conversations back to back."""
@@ -142,17 +152,21 @@ class DecoderStage:
         self._tokenizer = tokenizer
         self._offset = zlib.crc32(name.encode())
 
-    def batches(self, first: int) -> Iterator[list[Group]]:
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[list[Group]]:
         writer = Writer(self._tokenizer_codes)
-        return prefetched(lambda step: make_step(writer, self._plan, self._offset, step), first, self.steps)
+        return prefetched(
+            lambda step: make_step(writer, self._plan, self._offset, step, shard), first, self.steps
+        )
 
     def loss(self, groups: list[Group]) -> tuple[torch.Tensor, dict[str, float]]:
         total = sum(int(one.learnt.sum()) for group in groups for one in group.conversations)
         losses = []
         right: dict[str, list[float]] = defaultdict(list)
         for group in groups:
-            logits, targets, owners = self._predict(group.conversations)
+            logits, targets, owners, signs = self._predict(group.conversations)
             losses.append(F.cross_entropy(logits, targets, reduction="sum") / total)
+            if signs is not None:
+                losses.append(_SIGNS_WEIGHT * signs)
             correct = logits.argmax(dim=-1) == targets
             for owner, answer_right in zip(owners, _by_answer(correct, group.conversations), strict=True):
                 right[group.families[owner]].append(answer_right)
@@ -162,16 +176,37 @@ class DecoderStage:
     def after_step(self) -> None:
         self.module.decoder.balance()
 
-    def _predict(self, conversations: Sequence[Conversation]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Logits and targets of all learnt tokens, and per answer the number of its conversation."""
+    def _predict(
+        self, conversations: Sequence[Conversation]
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int], torch.Tensor | None]:
+        """Logits and targets of all learnt tokens, per answer the number of its conversation, and `_hear`'s."""
         lengths = [len(one.token_ids) for one in conversations]
-        hidden = self.module.decoder(self.module.embed(conversations), lengths)
+        hidden, between = self.module.decoder(self.module.embed(conversations), lengths, _TAPS)
         token_ids = torch.cat([one.token_ids for one in conversations])
         # A conversation begins with what is not learnt, so no position is asked about its neighbour's first token.
         learnt = torch.cat([one.learnt for one in conversations])
         logits = self.module.decoder.lm_head(hidden[:-1][learnt[1:]])
         owners = [row for row, one in enumerate(conversations) for _ in one.turns]
-        return logits, token_ids[learnt], owners
+        heard = self._hear(between, torch.cat([one.signs for one in conversations]))
+        return logits, token_ids[learnt], owners, heard
+
+    def _hear(self, between: Sequence[torch.Tensor], signs: torch.Tensor) -> torch.Tensor | None:
+        """How far the states between are from telling how many signs were heard and which was the last; None where
+        no sound is.
+
+        Without it the decoder takes many times as long to find out that sounds are to be read in order.
+        """
+        asked = signs[:, 0] != IGNORED
+        if not asked.any():
+            return None
+        number, last = signs[asked].unbind(dim=-1)
+        losses = []
+        for head, state in zip(self.module.sign_heads, between, strict=True):
+            numbers, names = head(state[asked]).split([1 + MOST_SIGNS, len(SIGNS)], dim=-1)
+            losses.append(F.cross_entropy(numbers, number))
+            if (last != IGNORED).any():
+                losses.append(F.cross_entropy(names, last, ignore_index=IGNORED))
+        return torch.stack(losses).mean()
 
     def _tokenizer_codes(self, mel: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -179,19 +214,23 @@ class DecoderStage:
         return codes
 
 
-def make_step(writer: Writer, plan: Plan, offset: int, step: int) -> list[Group]:
-    """The conversations of one step: always the same."""
-    rng = np.random.default_rng([_SEED, offset, step])
+def make_step(writer: Writer, plan: Plan, offset: int, step: int, shard: Shard = WHOLE) -> list[Group]:
+    """The conversations of one step, or a shard of them: always the same."""
     groups = []
+    numbers = count()
     for shares in plan:
         conversations, names = [], []
         for share in shares:
-            for _ in range(share.count):
+            for number in islice(numbers, share.count):
+                if number not in shard:
+                    continue
+                rng = np.random.default_rng([_SEED, offset, step, number])
                 task = str(rng.choice(share.tasks)) if share.tasks else None
                 sample = share.scenes.sample(rng, "train", turns=share.turns, task=task)
                 conversations.append(writer.write(sample, rng))
                 names.append(_NAMES.get(share.scenes, "talk"))
-        groups.append(Group(conversations=tuple(conversations), families=tuple(names)))
+        if conversations:
+            groups.append(Group(conversations=tuple(conversations), families=tuple(names)))
     return groups
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.stages.decoder import EVERYTHING, Group, Model, make_step
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import WHOLE, Shard, prefetched
 
 
 class DraftingStage:
@@ -28,14 +28,14 @@ class DraftingStage:
         model.decoder.eval()
         self._tokenizer = tokenizer
 
-    def batches(self, first: int) -> Iterator[list[Group]]:
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[list[Group]]:
         def codes(mel: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
                 found: torch.Tensor = self._tokenizer(mel)
             return found
 
         writer, offset = Writer(codes), zlib.crc32(self.name.encode())
-        return prefetched(lambda step: make_step(writer, EVERYTHING, offset, step), first, self.steps)
+        return prefetched(lambda step: make_step(writer, EVERYTHING, offset, step, shard), first, self.steps)
 
     def loss(self, groups: list[Group]) -> tuple[torch.Tensor, dict[str, float]]:
         losses: list[torch.Tensor] = []
@@ -60,7 +60,7 @@ def drafts(
     learnt = torch.cat([one.learnt for one in conversations])
     with torch.no_grad():
         embedded = model.embed(conversations)
-        hidden = model.decoder(embedded, lengths)
+        hidden, _ = model.decoder(embedded, lengths)
         chosen = model.decoder.lm_head(hidden).argmax(dim=-1)
     number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     for layer in range(model.decoder.config.num_mtp_layers):

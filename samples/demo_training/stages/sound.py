@@ -22,7 +22,7 @@ from samples.demo_training.labels import IGNORED, SoundLabels, concatenated, sou
 from samples.demo_training.scenes import sounds
 from samples.demo_training.scenes.base import Sound
 from samples.demo_training.scenes.tones import KEYS
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import WHOLE, Shard, prefetched
 
 SOUNDS_PER_BATCH = 16
 FRAMES_PER_ROW = 4
@@ -64,8 +64,8 @@ class FeatureStage:
         torch.manual_seed(_SEED)
         self.module = FeaturesWithHeads()
 
-    def batches(self, first: int) -> Iterator[Batch]:
-        return prefetched(make_batch, first, self.steps)
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Batch]:
+        return prefetched(lambda step: make_batch(step, shard), first, self.steps)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         features = torch.cat([self.module.tokenizer.encoder(mel) for mel in batch.mels])
@@ -98,8 +98,8 @@ class EmbeddingStage:
         self.module = EmbeddingsWithHeads()
         self._tokenizer = tokenizer
 
-    def batches(self, first: int) -> Iterator[Batch]:
-        return prefetched(lambda step: make_batch(step + 500_000), first, self.steps)
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Batch]:
+        return prefetched(lambda step: make_batch(step + 500_000, shard), first, self.steps)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         size = self.module.encoder.config.group_size
@@ -183,11 +183,13 @@ def _nearest(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     return (centres.square().sum(dim=1) - 2 * points @ centres.t()).argmin(dim=1)
 
 
-def make_batch(step: int) -> Batch:
-    """The batch of one step: always the same."""
-    rng = np.random.default_rng([_SEED, step])
+def make_batch(step: int, shard: Shard = WHOLE) -> Batch:
+    """The batch of one step, or a shard of it: always the same."""
     mels, labels = [], []
     for index in range(SOUNDS_PER_BATCH):
+        if index not in shard:
+            continue
+        rng = np.random.default_rng([_SEED, step, index])
         task = "dtmf" if index < _DIALLED else "morse" if index < _DIALLED + _MORSE else None
         (sound,) = sounds.sample(rng, "train", turns=1, task=task).media
         assert isinstance(sound, Sound)

@@ -27,7 +27,7 @@ from samples.demo_training.labels import (
 from samples.demo_training.scenes import lettering, pictures
 from samples.demo_training.scenes.base import Medium, Picture, Split
 from samples.demo_training.scenes.sheets import sheet
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import WHOLE, Shard, prefetched
 
 PICTURES_PER_BATCH = 16
 # Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
@@ -94,8 +94,8 @@ class VisionStage:
             seen = self.module.encoder.patch_embed(make_batch(_GAIN_STEP).patches).std(dim=0)
             filters.div_(seen.add(_LEAST_SPREAD).view(-1, 1, 1, 1, 1))
 
-    def batches(self, first: int) -> Iterator[Batch]:
-        return prefetched(make_batch, first, self.steps)
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Batch]:
+        return prefetched(lambda step: make_batch(step, shard=shard), first, self.steps)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         module, labels = self.module, batch.labels
@@ -116,7 +116,7 @@ class VisionStage:
             "patch_shape": 0.5 * _weighted(patch_shapes, labels.patch_shape),
             "patch_glyph": 1.5 * _weighted(patch_glyphs, labels.patch_glyph),
         }
-        numbers = {
+        found = {
             "shape_right": _right(shapes, labels.shape),
             "colour_right": _right(colours, labels.colour + 1, 1),
             "glyph_right": _right(glyphs, labels.glyph.flatten()),
@@ -124,21 +124,25 @@ class VisionStage:
             "patch_shape_right": _right(patch_shapes, labels.patch_shape),
             "patch_glyph_right": _right(patch_glyphs, labels.patch_glyph),
         }
+        numbers = {name: value for name, value in found.items() if value is not None}
         return torch.stack(list(losses.values())).sum(), numbers
 
     def after_step(self) -> None:
         """Nothing."""
 
 
-def make_batch(step: int, split: Split = "train") -> Batch:
-    """The batch of one step: always the same."""
-    rng = np.random.default_rng([_SEED if split == "train" else _SEED + 1, step])
+def make_batch(step: int, split: Split = "train", shard: Shard = WHOLE) -> Batch:
+    """The batch of one step, or a shard of it: always the same."""
     items = []
     for index in range(PICTURES_PER_BATCH):
+        if index not in shard:
+            continue
+        rng = np.random.default_rng([_SEED if split == "train" else _SEED + 1, step, index])
         if index < _SHEETS:
             seen: tuple[Medium, ...] = (sheet(rng, split),)
         else:
-            seen = (lettering if index % 2 else pictures).sample(rng, split, turns=1).media
+            # In pairs, so that each of two processes has both kinds.
+            seen = (lettering if index // 2 % 2 else pictures).sample(rng, split, turns=1).media
         for medium in seen:
             assert isinstance(medium, Picture)
             items.append((patches_of(medium), medium))
@@ -163,7 +167,9 @@ def _weighted(
     return F.cross_entropy(logits, classes, weight=weight)
 
 
-def _right(logits: torch.Tensor, classes: torch.Tensor, offset: int = 0) -> float:
-    """Share of the tokens with something in them that are named right."""
+def _right(logits: torch.Tensor, classes: torch.Tensor, offset: int = 0) -> float | None:
+    """Share of the tokens with something in them that are named right; None where all are empty."""
     asked = classes > 0
+    if not asked.any():
+        return None
     return (logits[asked].argmax(dim=-1) + offset == classes[asked]).float().mean().item()
