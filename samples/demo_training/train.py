@@ -36,7 +36,7 @@ _CODEBOOK_SOUNDS = 1600
 def stage_of(name: str, run: Run) -> Stage:
     """The stage, on what the stages before it left in the run's folder."""
     if name == "vision":
-        return VisionStage(5000)
+        return VisionStage(4400)
     if name == "ear":
         return FeatureStage(900)
     if name == "hearing":

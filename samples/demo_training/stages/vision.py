@@ -13,6 +13,8 @@ from torch import nn
 from mm_pipeline.image.preprocess import ImageInput, preprocess_image
 from mm_pipeline.image.settings import ImageSettings
 from mm_pipeline.limits import MediaLimits
+from mm_pipeline.video.patches import video_patches
+from mm_pipeline.video.settings import VideoSettings
 from samples.demo_training.architecture import model_config, vision_encoder
 from samples.demo_training.labels import (
     COLOURS,
@@ -34,7 +36,10 @@ PICTURES_PER_BATCH = 16
 _SHEETS = 8
 _SEED = 1_000_000
 _SETTINGS = ImageSettings.from_config(model_config())
+_VIDEO = VideoSettings.from_config(model_config())
 _LIMITS = MediaLimits()
+# Of the pictures with large shapes only, how many are shown as frames of a video.
+_SHARE_FRAMES, _LEAST_SIZE = 0.5, 0.2
 # Most tokens hold nothing: what is something weighs more.
 _NOTHING_WEIGHT = 0.2
 _NO_GLYPH_WEIGHT = 0.03
@@ -78,7 +83,7 @@ class VisionWithHeads(nn.Module):
 
 
 class VisionStage:
-    """See `Stage`. One batch is half shapes, half lettering."""
+    """See `Stage`. One batch is half sheets of letters, the rest signs and shapes."""
 
     name = "vision"
     learning_rate = 2e-3
@@ -145,7 +150,8 @@ def make_batch(step: int, split: Split = "train", shard: Shard = WHOLE) -> Batch
             seen = (lettering if index // 2 % 2 else pictures).sample(rng, split, turns=1).media
         for medium in seen:
             assert isinstance(medium, Picture)
-            items.append((patches_of(medium), medium))
+            as_frames = _is_large(medium) and rng.random() < _SHARE_FRAMES
+            items.append((unit_of(medium) if as_frames else patches_of(medium), medium))
     items = sorted(items, key=lambda item: item[0].grid_thw)
     return Batch(
         patches=torch.cat([image.patches for image, _ in items]),
@@ -157,6 +163,22 @@ def make_batch(step: int, split: Split = "train", shard: Shard = WHOLE) -> Batch
 def patches_of(picture: Picture) -> ImageInput:
     """The picture as the server would prepare it."""
     return preprocess_image(torch.from_numpy(picture.pixels.copy()).permute(2, 0, 1), _SETTINGS, _LIMITS)
+
+
+def unit_of(picture: Picture) -> ImageInput:
+    """The picture as two frames of a video."""
+    frame = torch.from_numpy(picture.pixels.copy()).permute(2, 0, 1)
+    return video_patches(torch.stack([frame, frame]), _VIDEO)
+
+
+def _is_large(picture: Picture) -> bool:
+    """Whether all shapes have the size that they have in videos, whose frames are small."""
+    height, width = picture.pixels.shape[:2]
+    sizes = [
+        max((right - left) / width, (bottom - top) / height)
+        for left, top, right, bottom in (mark.box for mark in picture.marks if mark.kind == "shape")
+    ]
+    return bool(sizes) and min(sizes) >= _LEAST_SIZE
 
 
 def _weighted(
