@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from mm_pipeline.batcher import Batcher, BatcherStats, BatchReport, Work, WorkFuture
+from mm_pipeline.batcher.ledger import expired
 from mm_pipeline.encoders.audio_encoder import EncodedSegment, SegmentedAudioEncoder
 from mm_pipeline.encoders.base import Encoder
 from mm_pipeline.encoders.image_encoder import MAX_PATCHES
@@ -49,6 +50,13 @@ class Caller:
     owner: str
     deadline: float | None = None
     cancel: threading.Event | None = None
+
+    def check(self) -> None:
+        """Raises CancelledError or DeadlineExceededError where the caller wants nothing any more."""
+        if self.cancel is not None and self.cancel.is_set():
+            raise CancelledError
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise expired()
 
 
 class BatchedEncoders:
