@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator
-from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -54,6 +53,10 @@ class ItemEncoder:
             raise bad_request(f"This server encodes image, video and audio, but '{modality}' came.")
         return self._media.key(data, modality, options)
 
+    def settings_key(self, modality: str, options: MediaOptions) -> str:
+        """What `key` makes of the modality, the encoder and all settings, and of no item; see `Aliases`."""
+        return self.key(b"", modality, options)
+
     def encode(
         self,
         data: bytes,
@@ -71,13 +74,14 @@ class ItemEncoder:
         decoder: decodes videos and sounds. source: what it is given, the bytes or a reference to them that it
         understands. max_tokens: of the whole context. caller: who shares batches fairly with others; its `cancel`
         ends the decoding as well. Raises MediaError, ApiError for an item that is too long or of an unknown
-        modality, and what a cancelled decoder raises.
+        modality, CancelledError or DeadlineExceededError for a caller who wants nothing any more, and what a
+        cancelled decoder raises.
         """
+        caller.check()
         images, sounds = self._encoders.images(caller), self._encoders.sounds(caller)
         if modality == "image":
             with self._preparing:
-                if caller.cancel is not None and caller.cancel.is_set():
-                    raise CancelledError
+                caller.check()
                 prepared = self._images.prepare(data, max_pixels=options.max_pixels, key=key)
             encoded = self._images.run(prepared, images)
         else:

@@ -39,6 +39,7 @@ from serve_apps.deployments.tensors import PackedTensor, pack_tensor
 from serve_apps.observability.metrics import Metrics
 from serve_apps.settings import Router, ServerSettings
 from serve_apps.store.replica import ReplicaStore
+from serve_apps.store.shared import SharedLease
 
 _ROUTERS: dict[Router, dict[str, Any]] = {
     "hash": {"request_router_class": "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"},
@@ -86,25 +87,9 @@ class _Item:
     options: MediaOptions
     max_tokens: int
     owner: str
+    deadline: float | None
     key: str
     call: str
-
-    def encoded(
-        self, media: EncodedMedia, embeddings: ObjectRef[PackedTensor] | None, timings: Mapping[str, float]
-    ) -> EncodedReference:
-        """embeddings: where they lie already. Raises ObjectStoreFullError where they do not and find no room."""
-        if embeddings is None:
-            embeddings = ray.put(pack_tensor(media.embeddings))
-        return EncodedReference(
-            embeddings=embeddings,
-            num_tokens=media.num_tokens,
-            modality=media.modality,
-            content_key=media.content_key,
-            timings=timings,
-            layout=media.layout,
-            notes=media.notes,
-            call=self.call,
-        )
 
 
 class Encoder:
@@ -152,14 +137,18 @@ class Encoder:
         options: MediaOptions,
         max_tokens: int,
         owner: str,
+        uuid_key: str | None,
+        timeout_s: float | None,
     ) -> EncodedReference | Failure:
         """reference: one reference to the bytes. It lies in a list so that Ray does not resolve it before the call
-        begins, and calls that wait hold no bytes. max_tokens: of the whole context. owner: see `Backend.encode`.
+        begins, and calls that wait hold no bytes. max_tokens: of the whole context. owner, uuid_key: see
+        `Backend.encode`. timeout_s: what is not encoded so many seconds from now is dropped and fails with a 504.
 
         A cancelled call that has not begun is dropped; one that has ends at its next part, and another call for
         the same item takes its place.
         """
         outcome = "failed"
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             key = await self._on(self._look_ups, self._key, reference[0], modality, options)
             item = _Item(
@@ -168,6 +157,7 @@ class Encoder:
                 options=options,
                 max_tokens=max_tokens,
                 owner=owner,
+                deadline=deadline,
                 key=key,
                 call=uuid4().hex,
             )
@@ -178,6 +168,8 @@ class Encoder:
                 # Another call's work: this one has only waited for it.
                 outcome = "coalesced"
                 found = replace(found, timings={"cache_ms": 1000 * (time.perf_counter() - waited)})
+            if uuid_key is not None and self._store is not None:
+                await self._on(self._look_ups, self._name, self._store, uuid_key, item)
             return found
         except CALL_ERRORS as error:
             return Failure(error=from_call(error, "media store"))
@@ -189,6 +181,22 @@ class Encoder:
             return Failure(error=to_api_error(error))
         finally:
             self._recorder.count(ENCODER_ITEMS, modality=modality, outcome=outcome)
+
+    async def find(
+        self, uuid_key: str, modality: str, options: MediaOptions
+    ) -> EncodedReference | Failure | None:
+        """What is kept under a client's name for it, computing nothing; None where nothing is."""
+        if self._store is None:
+            return None
+        try:
+            found = await self._on(self._look_ups, self._find_named, self._store, uuid_key, modality, options)
+        except CALL_ERRORS as error:
+            return Failure(error=from_call(error, "media store"))
+        except Exception as error:
+            return Failure(error=to_api_error(error))
+        if found is not None:
+            self._recorder.count(ENCODER_ITEMS, modality=modality, outcome="hit")
+        return found
 
     async def is_ready(self) -> bool:
         """True: a replica is called only once it is built."""
@@ -228,12 +236,17 @@ class Encoder:
     def _find(self, store: ReplicaStore, item: _Item) -> EncodedReference | None:
         started = time.perf_counter()
         lease = store.find(item.key)
-        if lease is None:
-            return None
-        with lease:
-            return item.encoded(
-                media_of(lease), lease.reference, {"cache_ms": 1000 * (time.perf_counter() - started)}
-            )
+        return None if lease is None else _hit(lease, started, item.call)
+
+    def _find_named(
+        self, store: ReplicaStore, uuid_key: str, modality: str, options: MediaOptions
+    ) -> EncodedReference | None:
+        started = time.perf_counter()
+        lease = store.find_named(uuid_key, self._encoder.settings_key(modality, options))
+        return None if lease is None else _hit(lease, started)
+
+    def _name(self, store: ReplicaStore, uuid_key: str, item: _Item) -> None:
+        store.name(uuid_key, self._encoder.settings_key(item.modality, item.options), item.key)
 
     def _compute(self, item: _Item, cancel: threading.Event) -> EncodedReference:
         encoded = self._encoder.encode(
@@ -243,13 +256,13 @@ class Encoder:
             decoder=self._decoders,
             source=item.reference,
             max_tokens=item.max_tokens,
-            caller=Caller(owner=item.owner, cancel=cancel),
+            caller=Caller(owner=item.owner, deadline=item.deadline, cancel=cancel),
             key=item.key,
         )
         if self._store is None:
-            return item.encoded(encoded, None, encoded.timings)
+            return _encoded(encoded, None, encoded.timings, item.call)
         with self._store.keep(item.key, encoded) as lease:
-            return item.encoded(encoded, lease.reference, encoded.timings)
+            return _encoded(encoded, lease.reference, encoded.timings, item.call)
 
     def _record_batch(self, report: BatchReport) -> None:
         record_batch(self._recorder, report)
@@ -267,6 +280,34 @@ class Encoder:
             part = getattr(self, name, None)
             if part is not None:
                 part.close()
+
+
+def _encoded(
+    media: EncodedMedia,
+    embeddings: ObjectRef[PackedTensor] | None,
+    timings: Mapping[str, float],
+    call: str = "",
+) -> EncodedReference:
+    """embeddings: where they lie already. Raises ObjectStoreFullError where they do not and find no room."""
+    if embeddings is None:
+        embeddings = ray.put(pack_tensor(media.embeddings))
+    return EncodedReference(
+        embeddings=embeddings,
+        num_tokens=media.num_tokens,
+        modality=media.modality,
+        content_key=media.content_key,
+        timings=timings,
+        layout=media.layout,
+        notes=media.notes,
+        call=call,
+    )
+
+
+def _hit(lease: SharedLease, started: float, call: str = "") -> EncodedReference:
+    """started: when the lookup began, by `time.perf_counter`. Ends the lease."""
+    with lease:
+        waited_ms = 1000 * (time.perf_counter() - started)
+        return _encoded(media_of(lease), lease.reference, {"cache_ms": waited_ms}, call)
 
 
 def _outcome_of(error: Exception) -> str:

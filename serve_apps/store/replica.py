@@ -38,7 +38,19 @@ class ReplicaStore:
 
     def find(self, key: str) -> SharedLease | None:
         """What is kept under the key. After None the caller computes it and calls `keep`, or `give_up`."""
-        found = self._shared.get_or_claim(key, _CLAIM_WAIT_S)
+        return self._found(key, self._shared.get_or_claim(key, _CLAIM_WAIT_S))
+
+    def find_named(self, uuid_key: str, settings_key: str) -> SharedLease | None:
+        """What is kept of the media with this name; see `Aliases`. Computes and claims nothing."""
+        key = self._shared.alias(uuid_key, settings_key)
+        return None if key is None else self._found(key, self._shared.get(key))
+
+    def name(self, uuid_key: str, settings_key: str, key: str) -> None:
+        """`find_named` finds this key from now on, in all replicas."""
+        self._shared.set_alias(uuid_key, settings_key, key)
+
+    def _found(self, key: str, found: SharedLease | None) -> SharedLease | None:
+        """The same, or what lies on disk; counts hits and misses."""
         self._recorder.count(CACHE_MISSES if found is None else CACHE_HITS, tier="shared")
         if found is not None or self._disk is None:
             return found

@@ -14,6 +14,7 @@ from llm_core.engine import EngineSettings
 from mm_pipeline.fetch import Fetcher
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.metrics import MemoryRecorder
+from mm_pipeline.store import create_store
 from serve_apps.api.routes import ApiSettings, create_api
 from serve_apps.chat.create import create_chat_service, system_fingerprint
 from serve_apps.chat.local import LocalBackend
@@ -30,7 +31,8 @@ def backend(tiny: Path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     engine = EngineSettings(dtype="float32", kv_memory_bytes=64 << 20)
-    backend = LocalBackend.from_checkpoint(tiny, engine=engine, media=LIMITS)
+    store = create_store(1 << 20)
+    backend = LocalBackend.from_checkpoint(tiny, engine=engine, media=LIMITS, store=store)
     yield backend
     backend.close()
     torch.set_num_threads(threads)
