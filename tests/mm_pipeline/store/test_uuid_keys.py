@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mm_pipeline.content_key import content_key
 from mm_pipeline.store import Aliases, key_for_uuid
 
