@@ -28,6 +28,8 @@ class ServerSettings:
         chat: caps on requests.
         engine: how the decoder runs.
         num_encoders: encoder replicas; media are spread over them by content.
+        max_encoders: at most so many while there is work for more than `num_encoders`; 0: never more than these.
+        encoder_queue_s: with `max_encoders`, replicas are added so that work that waits is done in so many seconds.
         encoder_device: torch device of the encoders; empty: the engine's.
         encoder_threads: pictures one encoder replica works on at once.
         decoder_workers: processes of each encoder replica in which videos and sounds are decoded, one in each.
@@ -53,6 +55,8 @@ class ServerSettings:
     chat: ChatLimits = field(default_factory=ChatLimits)
     engine: EngineSettings = field(default_factory=EngineSettings)
     num_encoders: int = 1
+    max_encoders: int = 0
+    encoder_queue_s: float = 5.0
     encoder_device: str = ""
     encoder_threads: int = 2
     decoder_workers: int = 2
@@ -71,6 +75,7 @@ class ServerSettings:
         for name in (
             "max_body_bytes",
             "num_encoders",
+            "encoder_queue_s",
             "encoder_threads",
             "decoder_workers",
             "disk_store_bytes",
@@ -78,6 +83,10 @@ class ServerSettings:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be greater than 0")
+        if self.max_encoders and self.max_encoders < self.num_encoders:
+            raise ValueError(
+                f"max_encoders is {self.max_encoders}; it must be 0 or at least num_encoders, {self.num_encoders}"
+            )
         if self.embedding_store_bytes < 0:
             raise ValueError(
                 f"embedding_store_bytes is {self.embedding_store_bytes}; it must be 0 (keeps none) or more"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from mm_pipeline.audio import AudioSettings, audio_tokens
-from mm_pipeline.batcher import BatcherStats
+from mm_pipeline.batcher import BatcherStats, Station
 from mm_pipeline.decoding import DecodedPart, MelPart, PlanPart
 from mm_pipeline.encoders.batched import BatchedEncoders, Caller
 from mm_pipeline.options import MediaOptions
@@ -24,7 +24,10 @@ from serve_apps.decoders.base import Decoder
 
 
 class ItemEncoder:
-    """Thread-safe, synchronous. Items of many callers share batches. Close it when done."""
+    """Thread-safe, synchronous. Items of many callers share batches. Close it when done.
+
+    preparing: where pictures are decoded.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class ItemEncoder:
         self._media = media
         self._audio = audio
         self._encoders = encoders
-        self._preparing = threading.BoundedSemaphore(max_preparing)
+        self.preparing = Station(max_preparing)
 
     def key(self, data: bytes, modality: str, options: MediaOptions) -> str:
         """Content key of what `encode` makes of the same arguments; decodes nothing.
@@ -80,7 +83,7 @@ class ItemEncoder:
         caller.check()
         images, sounds = self._encoders.images(caller), self._encoders.sounds(caller)
         if modality == "image":
-            with self._preparing:
+            with self.preparing.turn():
                 caller.check()
                 prepared = self._images.prepare(data, max_pixels=options.max_pixels, key=key)
             encoded = self._images.run(prepared, images)

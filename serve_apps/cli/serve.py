@@ -84,6 +84,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="encoder replicas (default: %(default)s)",
     )
     add(
+        "--max-encoders",
+        type=int,
+        default=_default(server, "max_encoders"),
+        help="most of them while there is work for more; 0: always the same number (default: %(default)s)",
+    )
+    add(
+        "--encoder-queue-s",
+        type=float,
+        default=_default(server, "encoder_queue_s"),
+        help="add encoder replicas until waiting work is done in so many seconds (default: %(default)s)",
+    )
+    add(
         "--router",
         choices=get_args(Router),
         default=_default(server, "router"),
@@ -186,6 +198,8 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
             port=args.port,
             api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
             num_encoders=args.num_encoders,
+            max_encoders=args.max_encoders,
+            encoder_queue_s=args.encoder_queue_s,
             router=args.router,
             embedding_store_bytes=args.embedding_store_bytes,
             disk_store=args.disk_store,

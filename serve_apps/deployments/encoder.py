@@ -20,7 +20,7 @@ import ray
 import torch
 from ray import ObjectRef, serve
 
-from mm_pipeline.batcher import BatcherStats, BatchReport
+from mm_pipeline.batcher import BatcherStats, BatchReport, Station
 from mm_pipeline.decoding import MediaDecoder
 from mm_pipeline.encoders.batched import Caller
 from mm_pipeline.errors import DeadlineExceededError, QueueFullError
@@ -33,6 +33,7 @@ from mm_pipeline.store.media import media_of
 from serve_apps.chat.create import create_item_encoder, decoding_config
 from serve_apps.chat.errors import to_api_error
 from serve_apps.decoders.pool import DecoderPool
+from serve_apps.deployments.autoscaling import LOAD, LoadMeter, autoscaling_config
 from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.ray_errors import CALL_ERRORS, from_call
 from serve_apps.deployments.tensors import PackedTensor, pack_tensor
@@ -126,7 +127,9 @@ class Encoder:
         self._flights: Flights[EncodedReference] = Flights()
         self._look_ups = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="look-up")
         self._picture_threads = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="encode")
-        self._media_threads = ThreadPoolExecutor(settings.decoder_workers, thread_name_prefix="encode-media")
+        self._media_threads = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="encode-media")
+        self._decoding = Station(settings.decoder_workers)
+        self._load = LoadMeter(settings.encoder_queue_s)
         # They have been starting beside the loading of the weights.
         self._decoders.wait_until_ready()
 
@@ -209,6 +212,13 @@ class Encoder:
         if self._store is not None:
             await asyncio.to_thread(self._store.record)
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Ray asks for it where the number of replicas follows the load."""
+        batches = self._encoder.stats()
+        stations = (self._encoder.preparing, self._decoding)
+        stages = [(station.busy_s(), station.queued_s()) for station in stations]
+        return {LOAD: self._load.load([(batches.busy_s, batches.queued_s), *stages])}
+
     async def stats(self) -> EncoderStats:
         """For tests and benchmarks: exact numbers of this replica, and of the store it shares."""
         tiers = {} if self._store is None else await self._on(self._look_ups, self._store.stats)
@@ -219,13 +229,16 @@ class Encoder:
 
     async def _find_or_compute(self, item: _Item) -> EncodedReference:
         cancel = threading.Event()
-        threads = self._picture_threads if item.modality == "image" else self._media_threads
+        threads, compute = self._picture_threads, self._compute
+        if item.modality != "image":
+            # Pictures must get past videos that wait for a decoder.
+            threads, compute = self._media_threads, self._compute_media
         try:
             if self._store is not None:
                 found = await self._on(self._look_ups, self._find, self._store, item)
                 if found is not None:
                     return found
-            return await self._on(threads, self._compute, item, cancel)
+            return await self._on(threads, compute, item, cancel)
         except BaseException:
             if self._store is not None:
                 self._look_ups.submit(self._store.give_up, item.key)
@@ -247,6 +260,10 @@ class Encoder:
 
     def _name(self, store: ReplicaStore, uuid_key: str, item: _Item) -> None:
         store.name(uuid_key, self._encoder.settings_key(item.modality, item.options), item.key)
+
+    def _compute_media(self, item: _Item, cancel: threading.Event) -> EncodedReference:
+        with self._decoding.turn():
+            return self._compute(item, cancel)
 
     def _compute(self, item: _Item, cancel: threading.Event) -> EncodedReference:
         encoded = self._encoder.encode(
@@ -318,9 +335,12 @@ def _outcome_of(error: Exception) -> str:
 
 def encoder_deployment(settings: ServerSettings) -> serve.Application:
     """The deployment, bound to its settings. Calls with the same session_id meet the same replica."""
+    replicas: dict[str, Any] = {"num_replicas": settings.num_encoders}
+    if settings.max_encoders > settings.num_encoders:
+        replicas = {"autoscaling_config": autoscaling_config(settings.num_encoders, settings.max_encoders)}
     decorate = serve.deployment(
         name="Encoder",
-        num_replicas=settings.num_encoders,
+        **replicas,
         # Calls that wait hold a reference only, and pictures must get past videos that wait for a decoder.
         max_ongoing_requests=settings.chat.max_requests,
         max_queued_requests=4 * settings.chat.max_requests,

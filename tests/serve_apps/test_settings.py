@@ -16,6 +16,8 @@ from serve_apps.settings import ServerSettings
         ({"port": 0}, "port is 0; it must be between 1 and 65535"),
         ({"port": 65536}, "65536"),
         ({"num_encoders": 0}, "num_encoders is 0"),
+        ({"num_encoders": 3, "max_encoders": 2}, "max_encoders is 2; it must be 0 or at least num_encoders, 3"),
+        ({"encoder_queue_s": 0.0}, "encoder_queue_s is 0"),
         ({"decoder_workers": 0}, "decoder_workers is 0"),
         ({"embedding_store_bytes": -1}, "embedding_store_bytes is -1; it must be 0"),
         ({"disk_store_bytes": 0}, "disk_store_bytes is 0"),
