@@ -12,6 +12,7 @@ from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
 
 Router = Literal["hash", "round-robin"]
+StoreScope = Literal["cluster", "replica"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class ServerSettings:
             a GPU where the device is one.
         embedding_store_bytes: bytes of embeddings that are kept in memory for requests to come, over all encoder
             replicas; 0 keeps none.
+        embedding_store_scope: "cluster": all encoder replicas find what one of them keeps; "replica": each has an
+            equal part to itself, for comparison.
         disk_store: folder in which embeddings survive a restart; None: none do.
         disk_store_bytes: most bytes in it.
         router: how media are spread over encoder replicas: "hash", by content, so that the same one meets the same
@@ -64,6 +67,7 @@ class ServerSettings:
     gpus_per_engine: float | None = None
     gpus_per_encoder: float | None = None
     embedding_store_bytes: int = 2**30
+    embedding_store_scope: StoreScope = "cluster"
     disk_store: Path | None = None
     disk_store_bytes: int = 8 * 2**30
     router: Router = "hash"
@@ -91,8 +95,9 @@ class ServerSettings:
             raise ValueError(
                 f"embedding_store_bytes is {self.embedding_store_bytes}; it must be 0 (keeps none) or more"
             )
-        if self.router not in get_args(Router):
-            raise ValueError(f"router is {self.router!r}; it must be one of {', '.join(get_args(Router))}")
+        for name, choices in (("router", get_args(Router)), ("embedding_store_scope", get_args(StoreScope))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ValueError("an API key is empty or not plain ASCII; give each key as ASCII text")
 

@@ -7,6 +7,7 @@ their own, part by part while the parts before are encoded here.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -72,7 +73,10 @@ class EncodedReference:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderStats:
-    """batcher: of this replica. tiers: of the store, by name. in_flight: items being looked up or computed."""
+    """pid: of this replica. batcher: its own. tiers: of the store, by name. in_flight: items being looked up or
+    computed."""
+
+    pid: int
 
     batcher: BatcherStats
     tiers: Mapping[str, TierStats]
@@ -118,11 +122,14 @@ class Encoder:
         )
         self._store = None
         if settings.embedding_store_bytes:
+            alone = settings.embedding_store_scope == "replica"
+            num_sharing = max(settings.num_encoders, settings.max_encoders) if alone else 1
             self._store = ReplicaStore(
-                settings.embedding_store_bytes,
+                settings.embedding_store_bytes // num_sharing,
                 settings.disk_store,
                 settings.disk_store_bytes,
                 self._recorder,
+                alone=alone,
             )
         self._flights: Flights[EncodedReference] = Flights()
         self._look_ups = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="look-up")
@@ -222,7 +229,9 @@ class Encoder:
     async def stats(self) -> EncoderStats:
         """For tests and benchmarks: exact numbers of this replica, and of the store it shares."""
         tiers = {} if self._store is None else await self._on(self._look_ups, self._store.stats)
-        return EncoderStats(batcher=self._encoder.stats(), tiers=tiers, in_flight=len(self._flights))
+        return EncoderStats(
+            pid=os.getpid(), batcher=self._encoder.stats(), tiers=tiers, in_flight=len(self._flights)
+        )
 
     def _key(self, reference: ObjectRef[bytes], modality: str, options: MediaOptions) -> str:
         return self._encoder.key(ray.get(reference), modality, options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 from mm_pipeline.metrics import CACHE_HITS, CACHE_MISSES, Recorder
 from mm_pipeline.pipeline import EncodedMedia
@@ -25,15 +26,25 @@ _CLAIM_WAIT_S = 10.0
 class ReplicaStore:
     """Thread-safe. Misses are None, whatever their cause."""
 
-    def __init__(self, max_bytes: int, folder: Path | None, max_disk_bytes: int, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        folder: Path | None,
+        max_disk_bytes: int,
+        recorder: Recorder,
+        *,
+        alone: bool = False,
+    ) -> None:
         """max_bytes: in the cluster's memory. folder: None keeps nothing on disk. recorder: of hits and misses.
+        alone: share nothing in memory with other replicas; `max_bytes` are then this one's.
 
         Raises OSError for a folder that cannot be made or written to.
         """
         self._recorder = recorder
         self._totals = Totals(recorder)
         self._disk = None if folder is None else DiskStore(folder, max_disk_bytes)
-        self._shared = SharedStore(connect_directory(DIRECTORY, max_bytes))
+        name = f"{DIRECTORY}-{uuid4().hex}" if alone else DIRECTORY
+        self._shared = SharedStore(connect_directory(name, max_bytes, detached=not alone))
         self._tiers = self._shared if self._disk is None else TieredStore(self._shared, self._disk)
 
     def find(self, key: str) -> SharedLease | None:
