@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from mm_pipeline.store import Flights, TierStats
 from mm_pipeline.store.media import media_of
 from serve_apps.chat.create import create_item_encoder, decoding_config
 from serve_apps.chat.errors import to_api_error
-from serve_apps.decoders.pool import DecoderPool
+from serve_apps.decoders.pool import DecoderCrashedError, DecoderPool
 from serve_apps.deployments.autoscaling import LOAD, LoadMeter, autoscaling_config
 from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.ray_errors import CALL_ERRORS, from_call
@@ -242,18 +242,24 @@ class Encoder:
         if item.modality != "image":
             # Pictures must get past videos that wait for a decoder.
             threads, compute = self._media_threads, self._compute_media
+        look_up = None if self._store is None else self._look_ups.submit(self._find, self._store, item)
         try:
-            if self._store is not None:
-                found = await self._on(self._look_ups, self._find, self._store, item)
+            if look_up is not None:
+                found = await asyncio.wrap_future(look_up)
                 if found is not None:
                     return found
             return await self._on(threads, compute, item, cancel)
         except BaseException:
-            if self._store is not None:
-                self._look_ups.submit(self._store.give_up, item.key)
+            if look_up is not None:
+                # A lookup goes on for whom nobody waits any more, and may end with a claim.
+                look_up.add_done_callback(partial(self._give_up, item.key))
             raise
         finally:
             cancel.set()
+
+    def _give_up(self, key: str, look_up: Future[EncodedReference | None]) -> None:
+        assert self._store is not None
+        self._look_ups.submit(self._store.give_up, key)
 
     def _find(self, store: ReplicaStore, item: _Item) -> EncodedReference | None:
         started = time.perf_counter()
@@ -272,7 +278,11 @@ class Encoder:
 
     def _compute_media(self, item: _Item, cancel: threading.Event) -> EncodedReference:
         with self._decoding.turn():
-            return self._compute(item, cancel)
+            try:
+                return self._compute(item, cancel)
+            except DecoderCrashedError:
+                # Somebody may have killed the process. Where the item is at fault it crashes the next one too.
+                return self._compute(item, cancel)
 
     def _compute(self, item: _Item, cancel: threading.Event) -> EncodedReference:
         encoded = self._encoder.encode(
