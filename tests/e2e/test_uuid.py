@@ -114,10 +114,13 @@ def test_a_uuid_is_known_only_as_it_was_sent(server, client, ask):
     assert alike(ask(bare), first)
 
 
-def test_a_bad_uuid_is_a_clear_error(ask):
+def test_a_bad_uuid_or_option_is_a_clear_error(ask):
     with pytest.raises(openai.BadRequestError, match="may have 128 characters, but 129 came") as info:
         ask({"type": "image_url", "image_url": PARTS["image_url"], "uuid": "x" * 129})
     assert info.value.param == "messages.0.content.0.uuid"
+    with pytest.raises(openai.BadRequestError, match="max_pixels is 5") as info:
+        ask({"type": "image_url", "uuid": "x"}, mm_processor_kwargs={"max_pixels": 5})
+    assert info.value.param == "mm_processor_kwargs.max_pixels"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
