@@ -137,8 +137,10 @@ class Encoder:
         self._media_threads = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="encode-media")
         self._decoding = Station(settings.decoder_workers)
         self._load = LoadMeter(settings.encoder_queue_s)
-        # They have been starting beside the loading of the weights.
+        # They have been starting beside the loading of the weights, as has the store's directory.
         self._decoders.wait_until_ready()
+        if self._store is not None:
+            self._store.wait_until_ready()
 
     async def encode(
         self,

@@ -21,6 +21,8 @@ from serve_apps.store.shared import SharedLease, SharedStore
 DIRECTORY = "embedding-directory"
 # A claim is waited for as long as a picture takes on a busy machine; a video is then computed twice at worst.
 _CLAIM_WAIT_S = 10.0
+# A process starts within; a replica whose directory does not is better than none.
+_START_S = 30.0
 
 
 class ReplicaStore:
@@ -46,6 +48,10 @@ class ReplicaStore:
         name = f"{DIRECTORY}-{uuid4().hex}" if alone else DIRECTORY
         self._shared = SharedStore(connect_directory(name, max_bytes, detached=not alone))
         self._tiers = self._shared if self._disk is None else TieredStore(self._shared, self._disk)
+
+    def wait_until_ready(self) -> None:
+        """See `SharedStore.wait_until_ready`; a replica that begins before would compute what the others have."""
+        self._shared.wait_until_ready(_START_S)
 
     def find(self, key: str) -> SharedLease | None:
         """What is kept under the key. After None the caller computes it and calls `keep`, or `give_up`."""
