@@ -70,7 +70,7 @@ class Answers:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `mmserve bench cache`."""
     parser.add_argument("--checkpoint", type=Path, help="folder in hub format (default: a tiny random one)")
-    parser.add_argument("--requests", type=int, default=3000, help="in the trace (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=1500, help="in the trace (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

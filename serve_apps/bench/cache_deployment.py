@@ -80,7 +80,8 @@ async def replay(backend: RayBackend, pictures: Sequence[bytes], trace: Sequence
     async def client(owner: str) -> None:
         nonlocal hits
         for item in waiting:
-            hits += is_hit(await backend.encode(pictures[item], "image", _OPTIONS, owner=owner))
+            found = await backend.encode(pictures[item], "image", _OPTIONS, owner=owner)
+            hits += is_hit(found)
 
     await asyncio.gather(*(client(f"client {number}") for number in range(clients)))
     return hits / len(trace)
