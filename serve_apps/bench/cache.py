@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +21,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from llm_core.engine.settings import EngineSettings
 from mm_pipeline.image import ImageSettings, preprocess_image
 from mm_pipeline.limits import MediaLimits
 from serve_apps.bench import cache_deployment as deployment
@@ -141,15 +141,16 @@ def _measure(
         checkpoint=folder,
         num_encoders=_NUM_REPLICAS,
         decoder_workers=1,
-        engine=EngineSettings(kv_memory_bytes=2**26),
+        # The replicas share the cores instead of taking each other's.
+        num_threads=max(1, (os.cpu_count() or 1) // _NUM_REPLICAS),
         embedding_store_bytes=store_bytes,
     ).resolved()
     measured = {}
-    with deployment.running_engine(base) as engine:
+    with deployment.running_ray():
         for case in cases:
             settings = replace(base, router=case.router, embedding_store_scope=case.scope)
             with deployment.running_encoders(settings, f"encoders-{case.key}") as encoders:
-                backend = RayBackend(encoders, engine)
+                backend = deployment.backend_of(encoders)
                 measured[case.key] = asyncio.run(deployment.replay(backend, pictures, trace, _CLIENTS))
                 print(f"{case.name}: {100 * measured[case.key]:.1f} % hits", flush=True)
                 if case is cases[-1]:
@@ -167,11 +168,10 @@ async def _ask(backend: RayBackend, encoders: deployment.Handle, encoder: Encode
     rng = np.random.default_rng(1)
     large = [_picture(rng, _LARGE_TOKENS, _LARGE_TOKENS) for _ in range(_NUM_LARGE)]
     small = [_picture(rng, _TRACE_TOKENS[1], _TRACE_TOKENS[1]) for _ in range(_NUM_SHARED)]
-    max_tokens = (await backend.model_info()).max_context
     return Answers(
         latencies=await deployment.first_and_later(backend, large, _LATER_REQUESTS),
-        second_replica_hits=await deployment.second_replica_hits(encoders, small, max_tokens),
-        hops=await deployment.hops(backend, encoder, large[-1], max_tokens, _NUM_HOPS),
+        second_replica_hits=await deployment.second_replica_hits(encoders, small),
+        hops=await deployment.hops(backend, encoder, large[-1], _NUM_HOPS),
     )
 
 

@@ -11,17 +11,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from mm_pipeline.options import MediaOptions
-from serve_apps.chat.base import EncodedItem
+from serve_apps.chat.base import EncodedItem, ModelInfo
 from serve_apps.deployments.backend import RayBackend
 from serve_apps.deployments.encoder import EncodedReference, Encoder, EncoderStats, encoder_deployment
-from serve_apps.deployments.engine import engine_deployment
 from serve_apps.deployments.failure import Failure
 from serve_apps.deployments.server import QUIET, start_ray
 from serve_apps.settings import ServerSettings
@@ -30,6 +29,7 @@ Handle = DeploymentHandle[Any]
 
 _OPTIONS = MediaOptions()
 _OWNER = "bench"
+_MAX_TOKENS = 2**20
 # That all of them meet the same of three replicas happens once in 3 ** 63 times.
 _NUM_SESSIONS = 64
 
@@ -50,15 +50,25 @@ class Hops:
     in_process_s: Sequence[float]
 
 
+class _NoEngine:
+    """In place of the decoder engine's handle: nothing is generated, and the context bounds no picture."""
+
+    def options(self, **_options: Any) -> _NoEngine:
+        return self
+
+    async def remote(self) -> ModelInfo:
+        return ModelInfo(max_context=_MAX_TOKENS)
+
+
 @contextmanager
-def running_engine(settings: ServerSettings) -> Iterator[Handle]:
-    """Ray with a decoder engine, whose context bounds what encoders accept; all ends with the block."""
+def running_ray() -> Iterator[None]:
+    """Ray and Serve on this machine, without HTTP; all ends with the block."""
     # Else it remarks on each process that this one starts.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     start_ray()
     try:
         serve.start(proxy_location="Disabled", logging_config=QUIET)
-        yield serve.run(engine_deployment(settings), name="engine", route_prefix=None, logging_config=QUIET)
+        yield
     finally:
         ray.shutdown()
 
@@ -70,6 +80,11 @@ def running_encoders(settings: ServerSettings, name: str) -> Iterator[Handle]:
         yield serve.run(encoder_deployment(settings), name=name, route_prefix=None, logging_config=QUIET)
     finally:
         serve.delete(name)
+
+
+def backend_of(encoders: Handle) -> RayBackend:
+    """What the ingress encodes through."""
+    return RayBackend(encoders, cast("Handle", _NoEngine()))
 
 
 async def replay(backend: RayBackend, pictures: Sequence[bytes], trace: Sequence[int], clients: int) -> float:
@@ -101,7 +116,7 @@ async def first_and_later(backend: RayBackend, pictures: Sequence[bytes], later:
     return Latencies(misses_s=misses, hits_s=hits)
 
 
-async def second_replica_hits(encoders: Handle, pictures: Sequence[bytes], max_tokens: int) -> float:
+async def second_replica_hits(encoders: Handle, pictures: Sequence[bytes]) -> float:
     """Share of pictures that a second replica has at once when a first one has computed them.
 
     pictures: new ones. encoders: routed by session. Raises ValueError for a picture that fails, and when all
@@ -111,14 +126,12 @@ async def second_replica_hits(encoders: Handle, pictures: Sequence[bytes], max_t
     hits = 0
     for picture in pictures:
         reference = ray.put(picture)
-        computed, found = [
-            await _encode_for(encoders, session, reference, max_tokens) for session in (first, second)
-        ]
+        computed, found = [await _encode_for(encoders, session, reference) for session in (first, second)]
         hits += not is_hit(computed) and is_hit(found)
     return hits / len(pictures)
 
 
-async def hops(backend: RayBackend, encoder: Encoder, picture: bytes, max_tokens: int, count: int) -> Hops:
+async def hops(backend: RayBackend, encoder: Encoder, picture: bytes, count: int) -> Hops:
     """The same cached picture in turns from the deployment, and from `encoder` in this process over its store."""
     reference = ray.put(picture)
     through_serve: list[float] = []
@@ -128,7 +141,7 @@ async def hops(backend: RayBackend, encoder: Encoder, picture: bytes, max_tokens
         begin = time.perf_counter()
         answered = await backend.encode(picture, "image", _OPTIONS, owner=_OWNER)
         middle = time.perf_counter()
-        found = await encoder.encode([reference], "image", _OPTIONS, max_tokens, _OWNER, None, None)
+        found = await encoder.encode([reference], "image", _OPTIONS, _MAX_TOKENS, _OWNER, None, None)
         in_process.append(time.perf_counter() - middle)
         through_serve.append(middle - begin)
         if not (is_hit(answered) and is_hit(_checked(found))):
@@ -153,9 +166,9 @@ async def _two_sessions(encoders: Handle) -> tuple[str, str]:
     raise ValueError(f"all of {_NUM_SESSIONS} sessions met the same replica; ask for more than one")
 
 
-async def _encode_for(encoders: Handle, session: str, reference: Any, max_tokens: int) -> EncodedReference:
+async def _encode_for(encoders: Handle, session: str, reference: Any) -> EncodedReference:
     handle = encoders.options(method_name="encode", session_id=session)
-    return _checked(await handle.remote([reference], "image", _OPTIONS, max_tokens, _OWNER, None, None))
+    return _checked(await handle.remote([reference], "image", _OPTIONS, _MAX_TOKENS, _OWNER, None, None))
 
 
 def _checked(found: EncodedReference | Failure) -> EncodedReference:
