@@ -12,6 +12,7 @@ from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
 
 Router = Literal["hash", "round-robin"]
+StoreScope = Literal["cluster", "replica"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class ServerSettings:
         chat: caps on requests.
         engine: how the decoder runs.
         num_encoders: encoder replicas; media are spread over them by content.
+        max_encoders: at most so many while there is work for more than `num_encoders`; 0: never more than these.
+        encoder_queue_s: with `max_encoders`, replicas are added so that work that waits is done in so many seconds.
         encoder_device: torch device of the encoders; empty: the engine's.
         encoder_threads: pictures one encoder replica works on at once.
         decoder_workers: processes of each encoder replica in which videos and sounds are decoded, one in each.
@@ -36,6 +39,8 @@ class ServerSettings:
             a GPU where the device is one.
         embedding_store_bytes: bytes of embeddings that are kept in memory for requests to come, over all encoder
             replicas; 0 keeps none.
+        embedding_store_scope: "cluster": all encoder replicas find what one of them keeps; "replica": each has an
+            equal part to itself, for comparison.
         disk_store: folder in which embeddings survive a restart; None: none do.
         disk_store_bytes: most bytes in it.
         router: how media are spread over encoder replicas: "hash", by content, so that the same one meets the same
@@ -53,6 +58,8 @@ class ServerSettings:
     chat: ChatLimits = field(default_factory=ChatLimits)
     engine: EngineSettings = field(default_factory=EngineSettings)
     num_encoders: int = 1
+    max_encoders: int = 0
+    encoder_queue_s: float = 5.0
     encoder_device: str = ""
     encoder_threads: int = 2
     decoder_workers: int = 2
@@ -60,6 +67,7 @@ class ServerSettings:
     gpus_per_engine: float | None = None
     gpus_per_encoder: float | None = None
     embedding_store_bytes: int = 2**30
+    embedding_store_scope: StoreScope = "cluster"
     disk_store: Path | None = None
     disk_store_bytes: int = 8 * 2**30
     router: Router = "hash"
@@ -71,6 +79,7 @@ class ServerSettings:
         for name in (
             "max_body_bytes",
             "num_encoders",
+            "encoder_queue_s",
             "encoder_threads",
             "decoder_workers",
             "disk_store_bytes",
@@ -78,12 +87,17 @@ class ServerSettings:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be greater than 0")
+        if self.max_encoders and self.max_encoders < self.num_encoders:
+            raise ValueError(
+                f"max_encoders is {self.max_encoders}; it must be 0 or at least num_encoders, {self.num_encoders}"
+            )
         if self.embedding_store_bytes < 0:
             raise ValueError(
                 f"embedding_store_bytes is {self.embedding_store_bytes}; it must be 0 (keeps none) or more"
             )
-        if self.router not in get_args(Router):
-            raise ValueError(f"router is {self.router!r}; it must be one of {', '.join(get_args(Router))}")
+        for name, choices in (("router", get_args(Router)), ("embedding_store_scope", get_args(StoreScope))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ValueError("an API key is empty or not plain ASCII; give each key as ASCII text")
 

@@ -204,17 +204,32 @@ class FakeBackend:
     encoded: list[bytes] = field(default_factory=list)
     asked: list[tuple[str, MediaOptions]] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
+    deadlines: list[float | None] = field(default_factory=list)
+    kept: dict[tuple[str, str, MediaOptions], EncodedItem] = field(default_factory=dict)
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
+    async def find(self, uuid_key: str, modality: str, options: MediaOptions) -> EncodedItem | None:
+        return self.kept.get((uuid_key, modality, options))
+
+    async def encode(
+        self,
+        data: bytes,
+        modality: str,
+        options: MediaOptions,
+        *,
+        owner: str,
+        uuid_key: str | None = None,
+        deadline: float | None = None,
+    ) -> EncodedItem:
         await asyncio.sleep(0)
         self.owners.append(owner)
+        self.deadlines.append(deadline)
         if data in self.encode_errors:
             raise self.encode_errors[data]
         if data in self.hang:
             await asyncio.Event().wait()
         self.encoded.append(data)
         self.asked.append((modality, options))
-        return EncodedItem(
+        item = EncodedItem(
             embeddings=data,
             num_tokens=len(data),
             modality=modality,
@@ -222,6 +237,9 @@ class FakeBackend:
             timings=self.timings,
             notes=self.notes.get(data, ()),
         )
+        if uuid_key is not None:
+            self.kept[uuid_key, modality, options] = item
+        return item
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
         return delta_batches(self.engine, request)

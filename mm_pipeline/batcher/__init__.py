@@ -6,5 +6,6 @@ Knows costs, owners, deadlines and cancellation; knows nothing of what a batch d
 from mm_pipeline.batcher.base import BatcherStats, BatchReport, Work, WorkFuture
 from mm_pipeline.batcher.batcher import Batcher
 from mm_pipeline.batcher.packing import FairQueue
+from mm_pipeline.batcher.station import Station
 
-__all__ = ["BatchReport", "Batcher", "BatcherStats", "FairQueue", "Work", "WorkFuture"]
+__all__ = ["BatchReport", "Batcher", "BatcherStats", "FairQueue", "Station", "Work", "WorkFuture"]

@@ -72,14 +72,17 @@ class BatchReport:
 class BatcherStats:
     """Exact at one moment: submitted = queued_items + running_items + done + failed + cancelled + expired.
 
-    queued_*: what waits; `queued_cost` by kind. running_items: in a batch that runs or is being prepared. done,
-    failed, cancelled, expired: how accepted work ended. rejected: work that was refused and never waited.
-    batches: that ran. retried: items that ran again alone.
+    queued_*: what waits; `queued_cost` by kind, `queued_s` in seconds by the speed of past batches, where a kind
+    that never ran counts nothing. busy_s: for how long batches have run, the one under way included.
+    running_items: in a batch that runs or is being prepared. done, failed, cancelled, expired: how accepted work
+    ended. rejected: work that was refused and never waited. batches: that ran. retried: items that ran again alone.
     """
 
     queued_items: int
     queued_bytes: int
     queued_cost: Mapping[str, int]
+    queued_s: float
+    busy_s: float
     running_items: int
     submitted: int
     done: int

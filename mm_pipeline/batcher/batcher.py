@@ -22,12 +22,11 @@ from typing import Any
 from mm_pipeline.batcher.attempt import Failure, attempt
 from mm_pipeline.batcher.base import BatcherStats, BatchReport, Work, WorkFuture
 from mm_pipeline.batcher.ledger import Ledger, account_of, death, expired
+from mm_pipeline.batcher.pace import Pace
 from mm_pipeline.batcher.queue import Item, WorkQueue
 from mm_pipeline.errors import EncoderClosedError, QueueFullError
 
 _MAX_RETRY_AFTER_S = 60.0
-# Weight of the newest batch in the measured speed.
-_NEWEST = 0.3
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Batcher:
         self._queue = WorkQueue(budgets, max_items=max_items, max_bytes=max_bytes)
         self._changed = threading.Condition()
         self._ledger = Ledger(self._changed)
-        self._rates: dict[str, float] = {}
+        self._pace = Pace()
         self._next_ticket = 0
         self._closing = False
         # Of the two threads: the batch that is ready to run, whether one runs, and that none will come any more.
@@ -116,6 +115,8 @@ class Batcher:
                 queued_items=len(self._queue),
                 queued_bytes=self._queue.num_bytes,
                 queued_cost=self._queue.cost(),
+                queued_s=self._pace.seconds_for(self._queue.cost()),
+                busy_s=self._pace.busy_s(),
                 **vars(self._ledger.counts),
             )
 
@@ -167,10 +168,7 @@ class Batcher:
 
     def _retry_after_s(self) -> float:
         """How long what waits will take, by the speed of past batches."""
-        needed = sum(
-            cost / self._rates[kind] for kind, cost in self._queue.cost().items() if kind in self._rates
-        )
-        return min(max(1.0, needed), _MAX_RETRY_AFTER_S)
+        return min(max(1.0, self._pace.seconds_for(self._queue.cost())), _MAX_RETRY_AFTER_S)
 
     def _after(self, kind: str, ticket: int, future: WorkFuture) -> None:
         """A future that its caller cancelled leaves the queue at once."""
@@ -266,6 +264,8 @@ class Batcher:
         items = self._begin(batch.items)
         if not items:
             return
+        with self._changed:
+            self._pace.begin()
         started = time.monotonic()
         for item in items:
             item.future.queue_s = started - item.submitted
@@ -282,10 +282,11 @@ class Batcher:
                 outcomes = [self._alone(batch.kind, item) for item in items]
         run_s = time.monotonic() - started
         with self._changed:
+            self._pace.end()
             self._ledger.counts.batches += 1
             self._ledger.counts.retried += num_retried
             if not num_retried:
-                self._measure(batch.kind, _cost(items) / max(run_s, 1e-6))
+                self._pace.measure(batch.kind, _cost(items), run_s)
         for item, outcome in zip(items, outcomes, strict=True):
             item.future.run_s = run_s
             self._ledger.finish(item, outcome)
@@ -338,10 +339,6 @@ class Batcher:
         if not isinstance(results, Failure) and len(results) != num_items:
             return Failure(error=RuntimeError(f"{len(results)} results came of a batch of {num_items}"))
         return results
-
-    def _measure(self, kind: str, rate: float) -> None:
-        before = self._rates.get(kind, rate)
-        self._rates[kind] = before + _NEWEST * (rate - before)
 
     def _tell(self, report: BatchReport) -> None:
         if self._on_batch is None:

@@ -6,7 +6,9 @@ tokenizer in a folder inside it, `AUDIO_TOKENIZER_FOLDER`, with a config.json an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -77,7 +79,7 @@ def create_image_encoder(
     )
     return PackedImageEncoder(
         module,
-        identity=f"mimo_vision/v{_VISION_VERSION}/{_short(dtype)}/{digest}",
+        identity=_identity(f"mimo_vision/v{_VISION_VERSION}", dtype, [digest], [vision]),
         hidden_size=vision.out_hidden_size,
         device=torch.device(device),
     )
@@ -128,11 +130,12 @@ def create_audio_encoder(
         dtype=torch.float32,
         device=torch.device(device),
     )
-    both = blake3(f"{digest}{tokenizer_digest}".encode()).hexdigest()
     return SegmentedAudioEncoder(
         tokenizer,
         encoder,
-        identity=f"mimo_audio/v{_AUDIO_VERSION}/{_short(dtype)}/{both}",
+        identity=_identity(
+            f"mimo_audio/v{_AUDIO_VERSION}", dtype, [digest, tokenizer_digest], [audio, tokenizing]
+        ),
         max_segment_frames=config["audio_config"]["audio_segment_size"],
         device=torch.device(device),
     )
@@ -161,5 +164,8 @@ def audio_tokenizer_tensors(tokenizer_config: Mapping[str, Any]) -> dict[str, tu
     return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _identity(name: str, dtype: torch.dtype, digests: Sequence[str], configs: Sequence[Any]) -> str:
+    # Windows and rotary bases change embeddings, and no weight.
+    settings = json.dumps([asdict(config) for config in configs], sort_keys=True, default=sorted)
+    digest = blake3("\n".join([*digests, settings]).encode()).hexdigest()
+    return f"{name}/{str(dtype).removeprefix('torch.')}/{digest}"

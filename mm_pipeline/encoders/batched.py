@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from mm_pipeline.batcher import Batcher, BatcherStats, BatchReport, Work, WorkFuture
+from mm_pipeline.batcher.ledger import expired
 from mm_pipeline.encoders.audio_encoder import EncodedSegment, SegmentedAudioEncoder
 from mm_pipeline.encoders.base import Encoder
 from mm_pipeline.encoders.image_encoder import MAX_PATCHES
+from mm_pipeline.encoders.staging import Staging
 from mm_pipeline.errors import DeadlineExceededError
 from mm_pipeline.image import ImageInput
 
@@ -50,6 +52,13 @@ class Caller:
     deadline: float | None = None
     cancel: threading.Event | None = None
 
+    def check(self) -> None:
+        """Raises CancelledError or DeadlineExceededError where the caller wants nothing any more."""
+        if self.cancel is not None and self.cancel.is_set():
+            raise CancelledError
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise expired()
+
 
 class BatchedEncoders:
     """Thread-safe. Close it, or use it in a with statement."""
@@ -60,19 +69,24 @@ class BatchedEncoders:
         audio: SegmentedAudioEncoder | None,
         *,
         settings: BatchSettings | None = None,
+        staging: Staging | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        """audio: None for a model that does not hear. on_batch: see `Batcher`; kinds are "image", whose cost is
+        """audio: None for a model that does not hear. staging: brings the next batch to the encoders' device while
+        they run the one before; see `staging_for`. on_batch: see `Batcher`; kinds are "image", whose cost is
         patches, and "audio", whose cost is mel frames.
         """
         self._image = image
         self._audio = audio
         self._settings = settings or BatchSettings()
+        self._staging = staging
         self._batcher = Batcher(
             self._run,
             budgets={IMAGE: self._settings.max_patches, AUDIO: self._settings.max_mel_frames},
             max_items=self._settings.max_items,
             max_bytes=self._settings.max_bytes,
+            # On a CPU there is nothing to bring, and a batch that is chosen later may be larger.
+            prepare=None if staging is None else self._stage,
             name="encoder",
             on_batch=on_batch,
         )
@@ -103,16 +117,23 @@ class BatchedEncoders:
     ) -> None:
         self.close(drain=error is None)
 
+    def _stage(self, kind: str, payloads: list[Any]) -> list[Any]:
+        assert self._staging is not None
+        if kind == AUDIO:
+            return self._staging.copy(payloads)
+        copied = self._staging.copy([item.patches for item in payloads])
+        return [replace(item, patches=patches) for item, patches in zip(payloads, copied, strict=True)]
+
     def _run(self, kind: str, payloads: list[Any]) -> Sequence[Any]:
-        if kind == IMAGE:
-            found: Sequence[Any] = self._image.encode(payloads)
-        else:
+        try:
+            if kind == IMAGE:
+                return self._image.encode(payloads)
             assert self._audio is not None
-            found = self._audio.encode_segments(payloads)
-        if torch.cuda.is_available():
-            # Only now is the device free, and the next batch may take all that has come until then.
-            torch.cuda.current_stream().synchronize()
-        return found
+            return self._audio.encode_segments(payloads)
+        finally:
+            # Only then is the device free, and the batch's memory there may be used again.
+            if self._staging is not None:
+                self._staging.finish()
 
 
 class _Pieces:

@@ -1,7 +1,7 @@
 """Keys that clients give their media, and the content keys they stand for.
 
-Knows digests. Stores no embeddings, and never takes a client's word for what the bytes are: an alias is set only
-beside the bytes.
+Knows digests. Stores no embeddings and no API key. An alias is set only beside the bytes; that later ones under the
+same uuid are the same is the client's word, and concerns nobody else.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mm_pipeline.store import create_store
 from serve_apps.api.validation import check_chat_request
 from serve_apps.chat.create import create_chat_service, create_fetcher
 from serve_apps.chat.events import Delta, Finished
@@ -62,7 +63,10 @@ class LocalAsker:
         settings = ServerSettings(checkpoint=checkpoint).resolved()
         self._model_name = settings.model_name
         self._backend = LocalBackend.from_checkpoint(
-            settings.checkpoint, engine=settings.engine, media=settings.media
+            settings.checkpoint,
+            engine=settings.engine,
+            media=settings.media,
+            store=create_store(settings.embedding_store_bytes),
         )
         self._fetcher = create_fetcher(settings.media)
         self._service = create_chat_service(

@@ -7,6 +7,7 @@ Knows the wire format and the status codes. Does not know which library raised w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 _TYPE_BY_STATUS = {401: "authentication_error", 429: "rate_limit_error"}
@@ -78,6 +79,17 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 def too_large(message: str, param: str | None = None) -> ApiError:
     """413: over a limit of the server. The message names the limit, its value and what came."""
     return ApiError(413, message, param=param, code="request_too_large")
+
+
+def media_not_cached(params: Sequence[str]) -> ApiError:
+    """404: these parts came without media, and nothing is kept under their uuids."""
+    return ApiError(
+        404,
+        f"No media came with {', '.join(params)}, and nothing is cached under the uuid for this API key and these "
+        f"'{OPTIONS_FIELD}'. Send the request again with the media.",
+        code="media_not_cached",
+        param=params[0],
+    )
 
 
 def unavailable(message: str, retry_after_s: float = RETRY_AFTER_SECONDS) -> ApiError:

@@ -118,9 +118,10 @@ def create_api(
         # The base64 of a picture need not stay in memory while the answer is generated.
         del body
         header = AnswerHeader(model=service.model_name, system_fingerprint=settings.system_fingerprint)
+        events = service.stream(chat, timeout_s=timeout_s, api_key=_bearer_token(request))
         if chat.stream:
-            return await _streamed(service.stream(chat, timeout_s=timeout_s), chat, header)
-        return await _whole(service.stream(chat, timeout_s=timeout_s), chat, header)
+            return await _streamed(events, chat, header)
+        return await _whole(events, chat, header)
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> Response:
@@ -216,14 +217,19 @@ def _body_too_large(came: str, max_bytes: int) -> ApiError:
     )
 
 
+def _bearer_token(request: Request) -> str | None:
+    """The API key that came, whether or not this server asks for one."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
 def _check_key(request: Request, api_keys: tuple[str, ...]) -> None:
     if not api_keys:
         return
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    given = key.strip().encode()
+    given = (_bearer_token(request) or "").encode()
     # Compares with every key in constant time, so that timing tells nothing about any of them.
     matches = [hmac.compare_digest(given, known.encode()) for known in api_keys]
-    if scheme.lower() != "bearer" or not any(matches):
+    if not any(matches):
         raise ApiError(
             401,
             "This server asks for an API key. Send a valid one as 'Authorization: Bearer KEY'.",

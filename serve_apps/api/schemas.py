@@ -17,6 +17,7 @@ from mm_pipeline.options import MediaOptions
 MAX_MESSAGES = 1024
 MAX_PARTS = 1024
 MAX_NAME_CHARS = 256
+MAX_UUID_CHARS = 128
 
 IGNORED_FIELDS = frozenset(
     {
@@ -81,7 +82,7 @@ class _Model(BaseModel):
 class ImageUrl(_Model):
     """Where a picture is: http(s), data: or (where the server allows it) file:."""
 
-    url: str = Field(min_length=1)
+    url: str | None = Field(default=None, min_length=1)
     # The model sees every picture at its own resolution, so there is nothing that `detail` could change.
     detail: Literal["auto", "low", "high", "original"] = "auto"
 
@@ -89,13 +90,13 @@ class ImageUrl(_Model):
 class MediaUrl(_Model):
     """Where a video or a sound is: http(s), data: or (where the server allows it) file:."""
 
-    url: str = Field(min_length=1)
+    url: str | None = Field(default=None, min_length=1)
 
 
 class InputAudio(_Model):
     """A sound inside the request. The bytes decide what it is; `format` only has to be a kind that is read."""
 
-    data: str = Field(min_length=1)
+    data: str | None = Field(default=None, min_length=1)
     format: Literal["wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "mp4", "webm"]
 
 
@@ -106,59 +107,67 @@ class TextPart(_Model):
     text: str
 
 
-class ImagePart(_Model):
+class _MediaPart(_Model):
+    """uuid: the client's own name for the media, which may then be left out when they were sent before."""
+
+    uuid: str | None = Field(default=None, min_length=1, max_length=MAX_UUID_CHARS, pattern="^[!-~]+$")
+
+
+class ImagePart(_MediaPart):
     """A picture in a message."""
 
     modality: ClassVar[str] = "image"
 
     type: Literal["image_url"]
-    image_url: ImageUrl
+    image_url: ImageUrl | None = None
 
     @property
-    def url(self) -> str:
-        """Where the bytes are."""
-        return self.image_url.url
+    def url(self) -> str | None:
+        """Where the bytes are; None where the client left them out."""
+        return None if self.image_url is None else self.image_url.url
 
 
-class VideoPart(_Model):
+class VideoPart(_MediaPart):
     """A video in a message, with its sound."""
 
     modality: ClassVar[str] = "video"
 
     type: Literal["video_url"]
-    video_url: MediaUrl
+    video_url: MediaUrl | None = None
 
     @property
-    def url(self) -> str:
-        """Where the bytes are."""
-        return self.video_url.url
+    def url(self) -> str | None:
+        """Where the bytes are; None where the client left them out."""
+        return None if self.video_url is None else self.video_url.url
 
 
-class AudioPart(_Model):
+class AudioPart(_MediaPart):
     """A sound in a message, by URL."""
 
     modality: ClassVar[str] = "audio"
 
     type: Literal["audio_url"]
-    audio_url: MediaUrl
+    audio_url: MediaUrl | None = None
 
     @property
-    def url(self) -> str:
-        """Where the bytes are."""
-        return self.audio_url.url
+    def url(self) -> str | None:
+        """Where the bytes are; None where the client left them out."""
+        return None if self.audio_url is None else self.audio_url.url
 
 
-class InputAudioPart(_Model):
+class InputAudioPart(_MediaPart):
     """A sound in a message, inside the request."""
 
     modality: ClassVar[str] = "audio"
 
     type: Literal["input_audio"]
-    input_audio: InputAudio
+    input_audio: InputAudio | None = None
 
     @property
-    def url(self) -> str:
-        """The bytes as a data: URL; some clients write one into `data` themselves."""
+    def url(self) -> str | None:
+        """The bytes as a data: URL, or None; some clients write one into `data` themselves."""
+        if self.input_audio is None or self.input_audio.data is None:
+            return None
         data = self.input_audio.data
         return data if data.startswith("data:") else f"data:audio/{self.input_audio.format};base64,{data}"
 

@@ -150,6 +150,9 @@ def _check_combinations(request: ChatCompletionRequest) -> None:
             f"'max_tokens' was {both[0]} and 'max_completion_tokens' {both[1]}. Send one of them.",
             param="max_tokens",
         )
+    for param, part in media_parts(request):
+        if part.url is None and part.uuid is None:
+            raise _no_media(param, part)
     try:
         _ = request.media_options
     except InvalidMediaError as error:
@@ -158,6 +161,17 @@ def _check_combinations(request: ChatCompletionRequest) -> None:
             param=f"{OPTIONS_FIELD}.{error.param}",
             code="invalid_value",
         ) from None
+
+
+def _no_media(param: str, part: MediaPart) -> ApiError:
+    name = f"{param}.{part.type}"
+    if getattr(part, part.type) is not None:
+        name += ".data" if part.type == "input_audio" else ".url"
+    return bad_request(
+        f"'{name}' is missing. Add it, or the 'uuid' with which the media were sent before.",
+        param=name,
+        code="missing_required_parameter",
+    )
 
 
 def _json_problem(error: ValueError) -> str:
@@ -242,6 +256,9 @@ _EXPLANATIONS: dict[str, Callable[[str, ErrorDetails], str]] = {
     "string_too_short": lambda param, detail: f"'{param}' must not be empty.",
     "string_too_long": lambda param, detail: (
         f"'{param}' may have {detail['ctx']['max_length']} characters, but {len(detail['input'])} came."
+    ),
+    "string_pattern_mismatch": lambda param, detail: (
+        f"'{param}' may have ASCII letters, digits and punctuation, but {_shown(detail['input'])} came."
     ),
     "too_short": lambda param, detail: f"'{param}' must not be empty.",
     "too_long": lambda param, detail: (

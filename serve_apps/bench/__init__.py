@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 BENCHES = {
     "audio": "serve_apps.bench.audio",
+    "cache": "serve_apps.bench.cache",
     "decode": "serve_apps.bench.decode",
     "demo": "serve_apps.bench.demo",
     "encoder": "serve_apps.bench.encoder",

@@ -107,9 +107,24 @@ class Fetcher(Protocol):
 class Backend(Protocol):
     """Encoder and decoder, wherever they run. Raises ApiError, MediaError, RequestError or EngineError."""
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
+    async def find(self, uuid_key: str, modality: str, options: MediaOptions) -> EncodedItem | None:
+        """What was encoded with this uuid key before, by the same options, and is still kept."""
+        ...
+
+    async def encode(
+        self,
+        data: bytes,
+        modality: str,
+        options: MediaOptions,
+        *,
+        owner: str,
+        uuid_key: str | None = None,
+        deadline: float | None = None,
+    ) -> EncodedItem:
         """Encode one media item. owner: the request it belongs to; requests share the encoder fairly.
 
+        uuid_key: `find` finds the item under it from now on (`mm_pipeline.store.key_for_uuid`).
+        deadline: on the clock of `time.monotonic`; what is not encoded by then is dropped and fails with a 504.
         Cancelling the call drops an item that has not begun, and stops the decoding of a video or a sound.
         """
         ...

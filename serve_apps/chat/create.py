@@ -15,6 +15,7 @@ from mm_pipeline.audio import AudioSettings
 from mm_pipeline.batcher import BatchReport
 from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, create_image_encoder
 from mm_pipeline.encoders.batched import BatchedEncoders
+from mm_pipeline.encoders.staging import staging_for
 from mm_pipeline.fetch import Fetcher as MediaFetcher
 from mm_pipeline.image import ImageSettings
 from mm_pipeline.limits import MediaLimits
@@ -88,7 +89,7 @@ def create_item_encoder(
         ImagePipeline(image_encoder, ImageSettings.from_config(config), limits),
         MediaEncoder(image_encoder, audio_encoder, config, limits),
         AudioSettings.from_config(config),
-        BatchedEncoders(image_encoder, audio_encoder, on_batch=on_batch),
+        BatchedEncoders(image_encoder, audio_encoder, staging=staging_for(device), on_batch=on_batch),
         max_preparing=max_preparing,
     )
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator
-from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from mm_pipeline.audio import AudioSettings, audio_tokens
-from mm_pipeline.batcher import BatcherStats
+from mm_pipeline.batcher import BatcherStats, Station
 from mm_pipeline.decoding import DecodedPart, MelPart, PlanPart
 from mm_pipeline.encoders.batched import BatchedEncoders, Caller
 from mm_pipeline.options import MediaOptions
@@ -25,7 +24,10 @@ from serve_apps.decoders.base import Decoder
 
 
 class ItemEncoder:
-    """Thread-safe, synchronous. Items of many callers share batches. Close it when done."""
+    """Thread-safe, synchronous. Items of many callers share batches. Close it when done.
+
+    preparing: where pictures are decoded.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class ItemEncoder:
         self._media = media
         self._audio = audio
         self._encoders = encoders
-        self._preparing = threading.BoundedSemaphore(max_preparing)
+        self.preparing = Station(max_preparing)
 
     def key(self, data: bytes, modality: str, options: MediaOptions) -> str:
         """Content key of what `encode` makes of the same arguments; decodes nothing.
@@ -53,6 +55,10 @@ class ItemEncoder:
         if modality not in ("video", "audio"):
             raise bad_request(f"This server encodes image, video and audio, but '{modality}' came.")
         return self._media.key(data, modality, options)
+
+    def settings_key(self, modality: str, options: MediaOptions) -> str:
+        """What `key` makes of the modality, the encoder and all settings, and of no item; see `Aliases`."""
+        return self.key(b"", modality, options)
 
     def encode(
         self,
@@ -71,13 +77,14 @@ class ItemEncoder:
         decoder: decodes videos and sounds. source: what it is given, the bytes or a reference to them that it
         understands. max_tokens: of the whole context. caller: who shares batches fairly with others; its `cancel`
         ends the decoding as well. Raises MediaError, ApiError for an item that is too long or of an unknown
-        modality, and what a cancelled decoder raises.
+        modality, CancelledError or DeadlineExceededError for a caller who wants nothing any more, and what a
+        cancelled decoder raises.
         """
+        caller.check()
         images, sounds = self._encoders.images(caller), self._encoders.sounds(caller)
         if modality == "image":
-            with self._preparing:
-                if caller.cancel is not None and caller.cancel.is_set():
-                    raise CancelledError
+            with self.preparing.turn():
+                caller.check()
                 prepared = self._images.prepare(data, max_pixels=options.max_pixels, key=key)
             encoded = self._images.run(prepared, images)
         else:

@@ -10,18 +10,17 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from llm_core.core import EmbedSpan, GenerateRequest, OutputDelta, SamplingParams, TokenLogprob
 from mm_pipeline.limits import MediaLimits
-from mm_pipeline.metrics import STAGE_SECONDS, Recorder
-from mm_pipeline.recording import record_stages
+from mm_pipeline.metrics import Recorder
 from serve_apps.api.errors import OPTIONS_FIELD, ApiError, bad_request, overloaded, too_large, unavailable
-from serve_apps.api.schemas import ChatCompletionRequest, MediaPart, TextPart
+from serve_apps.api.schemas import ChatCompletionRequest, TextPart
 from serve_apps.api.validation import media_parts, text_chars
 from serve_apps.chat.base import (
     Backend,
@@ -29,7 +28,6 @@ from serve_apps.chat.base import (
     EncodedItem,
     Fetcher,
     FinalPrompt,
-    Media,
     ModelInfo,
     Prompter,
     TokenTexts,
@@ -38,9 +36,8 @@ from serve_apps.chat.clock import RequestClock
 from serve_apps.chat.deadline import allowed_timeout_s, before_deadline
 from serve_apps.chat.errors import to_api_error
 from serve_apps.chat.events import Accepted, ChatEvent, Delta, Finished, LogprobEntry, MediaNote, Usage
+from serve_apps.chat.media import MediaLoader
 from serve_apps.observability.catalogue import ACTIVE_REQUESTS, ANSWERS
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +84,15 @@ class ChatService:
     ) -> None:
         self.model_name = model_name
         self._prompter = prompter
-        self._fetcher = fetcher
         self._backend = backend
+        self._media = MediaLoader(
+            fetcher, backend, recorder, max_bytes=limits.max_media_bytes, max_fetches=limits.max_fetches
+        )
         self._token_texts = token_texts
         self._limits = limits
         self._media_limits = media_limits
         self._recorder = recorder
         self._num_active = 0
-        self._fetch_slots = asyncio.Semaphore(limits.max_fetches)
         self._model_info: ModelInfo | None = None
 
     @property
@@ -103,11 +101,16 @@ class ChatService:
         return self._num_active
 
     async def stream(
-        self, request: ChatCompletionRequest, *, timeout_s: float | None = None
+        self,
+        request: ChatCompletionRequest,
+        *,
+        timeout_s: float | None = None,
+        api_key: str | None = None,
     ) -> AsyncGenerator[ChatEvent, None]:
         """The events of one answer: Accepted, any number of Delta, Finished.
 
         timeout_s: what the caller gives the request, besides what its own `timeout_s` says; the shorter holds.
+        api_key: the client's, which its uuids belong to; never kept.
         Raises ApiError, before Accepted for everything that can be known by then. Closing the generator, or
         cancelling the task that reads it, cancels all work of the request down to the engine; so does its deadline.
         """
@@ -121,7 +124,7 @@ class ChatService:
         # What it is when neither its end nor an error comes.
         outcome = "cancelled"
         allowed_s = allowed_timeout_s(self._limits.request_timeout_s, request.timeout_s, timeout_s)
-        events = before_deadline(self._answer(request), allowed_s)
+        events = before_deadline(self._answer(request, api_key, time.monotonic() + allowed_s), allowed_s)
         try:
             async with aclosing(events):
                 async for event in events:
@@ -142,18 +145,17 @@ class ChatService:
         self._num_active += change
         self._recorder.gauge(ACTIVE_REQUESTS, self._num_active)
 
-    async def _answer(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatEvent, None]:
+    async def _answer(
+        self, request: ChatCompletionRequest, api_key: str | None, deadline: float
+    ) -> AsyncGenerator[ChatEvent, None]:
         clock = RequestClock(self._recorder)
         self._check(request)
         prompt = await asyncio.to_thread(self._render, request)
         clock.lap("render_ms")
-        media = await self._fetch_all(request)
-        clock.lap("fetch_ms")
         request_id = uuid4().hex
-        encoded = await self._encode_all(request, media, request_id)
-        # The bytes are not needed while the answer is generated, which may take minutes.
-        del media
-        clock.lap("encode_ms")
+        encoded = await self._media.load(
+            request, api_key=api_key, owner=request_id, deadline=deadline, clock=clock
+        )
         final = await asyncio.to_thread(self._prompter.expand, prompt, encoded)
         clock.lap("expand_ms")
         generate = GenerateRequest(
@@ -226,48 +228,6 @@ class ChatService:
             return self._prompter.render(template_messages(request))
         except ValueError as error:
             raise bad_request(str(error), "messages") from None
-
-    async def _fetch_all(self, request: ChatCompletionRequest) -> list[Media]:
-        total = 0
-
-        async def fetch(param: str, part: MediaPart) -> Media:
-            nonlocal total
-            try:
-                async with self._fetch_slots:
-                    started = time.perf_counter()
-                    media = await self._fetcher.fetch(part.url, modality=part.modality)
-                    seconds = time.perf_counter() - started
-            except Exception as error:
-                raise to_api_error(error, param=param) from error
-            self._recorder.observe(STAGE_SECONDS, seconds, modality=part.modality, stage="fetch")
-            total += len(media.data)
-            if total > self._limits.max_media_bytes:
-                raise too_large(
-                    f"The media of this request have more than {self._limits.max_media_bytes} bytes "
-                    "together, which is the limit. Send fewer or smaller ones.",
-                    param,
-                )
-            return media
-
-        return await _all_or_none([fetch(param, part) for param, part in media_parts(request)])
-
-    async def _encode_all(
-        self, request: ChatCompletionRequest, media: Sequence[Media], request_id: str
-    ) -> list[EncodedItem]:
-        options = request.media_options
-
-        async def encode(param: str, part: MediaPart, item: Media) -> EncodedItem:
-            try:
-                found = await self._backend.encode(item.data, part.modality, options, owner=request_id)
-            except Exception as error:
-                raise to_api_error(error, param=param) from error
-            record_stages(self._recorder, part.modality, found.timings)
-            return found
-
-        parts = media_parts(request)
-        return await _all_or_none(
-            [encode(param, part, item) for (param, part), item in zip(parts, media, strict=True)]
-        )
 
     async def _sampling(self, request: ChatCompletionRequest, num_prompt_tokens: int) -> SamplingParams:
         max_tokens = request.token_limit
@@ -379,14 +339,3 @@ def _usage(last: OutputDelta, prompt: FinalPrompt) -> Usage:
         video_tokens=media_tokens["video"],
         audio_tokens=media_tokens["audio"],
     )
-
-
-async def _all_or_none(jobs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run all jobs at once; the first to fail cancels the others, and its error is raised."""
-    tasks = [asyncio.create_task(job) for job in jobs]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

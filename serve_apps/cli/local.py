@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from mm_pipeline.store import create_store
 from serve_apps.api.errors import ApiError
 from serve_apps.api.responses import AnswerHeader, ChunkBuilder
 from serve_apps.api.validation import check_chat_request
@@ -22,7 +23,12 @@ def local_chunks(checkpoint: Path, body: dict[str, Any]) -> Iterator[dict[str, A
     try:
         settings = ServerSettings(checkpoint=checkpoint).resolved()
         backend = LocalBackend.from_checkpoint(
-            settings.checkpoint, engine=settings.engine, media=settings.media
+            settings.checkpoint,
+            engine=settings.engine,
+            media=settings.media,
+            store=create_store(
+                settings.embedding_store_bytes, settings.disk_store, settings.disk_store_bytes
+            ),
         )
     except ValueError as error:
         raise CliError(str(error)) from error

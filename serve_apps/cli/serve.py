@@ -14,7 +14,7 @@ from llm_core.engine.settings import Dtype, EngineSettings
 from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
 from serve_apps.cli import CliError
-from serve_apps.settings import Router, ServerSettings
+from serve_apps.settings import Router, ServerSettings, StoreScope
 
 API_KEY_VARIABLE = "MMSERVE_API_KEY"
 
@@ -84,6 +84,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="encoder replicas (default: %(default)s)",
     )
     add(
+        "--max-encoders",
+        type=int,
+        default=_default(server, "max_encoders"),
+        help="most of them while there is work for more; 0: always the same number (default: %(default)s)",
+    )
+    add(
+        "--encoder-queue-s",
+        type=float,
+        default=_default(server, "encoder_queue_s"),
+        help="add encoder replicas until waiting work is done in so many seconds (default: %(default)s)",
+    )
+    add(
         "--router",
         choices=get_args(Router),
         default=_default(server, "router"),
@@ -94,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_default(server, "embedding_store_bytes"),
         help="memory for embeddings that later requests may use; 0: none (default: %(default)s)",
+    )
+    add(
+        "--embedding-store-scope",
+        choices=get_args(StoreScope),
+        default=_default(server, "embedding_store_scope"),
+        help="who finds them: all encoder replicas, or, for comparison, each its own (default: %(default)s)",
     )
     add(
         "--disk-store",
@@ -186,8 +204,11 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
             port=args.port,
             api_keys=(*args.api_key, *([from_environment] if from_environment else [])),
             num_encoders=args.num_encoders,
+            max_encoders=args.max_encoders,
+            encoder_queue_s=args.encoder_queue_s,
             router=args.router,
             embedding_store_bytes=args.embedding_store_bytes,
+            embedding_store_scope=args.embedding_store_scope,
             disk_store=args.disk_store,
             disk_store_bytes=args.disk_store_bytes,
             decoder_workers=args.decoder_workers,

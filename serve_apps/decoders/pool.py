@@ -69,8 +69,9 @@ class DecoderPool:
     ) -> Iterator[Any]:
         """See `Decoder.decode`. data: bytes, or a reference to bytes in the object store.
 
-        Waits for a free worker. Raises MediaError (UnsupportedMediaError for an item that crashes its decoder or
-        takes too long), CancelledError once `cancel` is set, and ApiError 503 when no worker comes up.
+        Waits for a free worker. Raises MediaError (DecoderCrashedError for an item whose decoder crashes, its base
+        UnsupportedMediaError for one that takes too long), CancelledError once `cancel` is set, and ApiError 503
+        when no worker comes up.
         """
         item = self._begin(data, modality, options, cancel)
         usable = False
@@ -155,6 +156,10 @@ class _DecoderFailed(UnsupportedMediaError):
     """The item was too much for its worker, which cannot be used again."""
 
 
+class DecoderCrashedError(_DecoderFailed):
+    """The worker's process ended: by the item, or by somebody who killed it."""
+
+
 class _Item:
     """One item on one worker, from the reader's side."""
 
@@ -196,7 +201,7 @@ class _Item:
             self._wait(call, self._left_s)
             found = ray.get(call)
         except _GONE:
-            raise _DecoderFailed(
+            raise DecoderCrashedError(
                 "the decoder crashed on this item; encode it anew in a common format, such as H.264 and AAC "
                 "in MP4, and send it again"
             ) from None

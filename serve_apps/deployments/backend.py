@@ -7,6 +7,7 @@ object store. The ingress handles references only.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextvars import Context
 from dataclasses import replace
@@ -34,39 +35,56 @@ class RayBackend:
         self._max_context: int | None = None
         self._encoder_was_ready = False
 
-    async def encode(self, data: bytes, modality: str, options: MediaOptions, *, owner: str) -> EncodedItem:
-        """See `Backend.encode`. A call whose replica died is made once more."""
+    async def find(self, uuid_key: str, modality: str, options: MediaOptions) -> EncodedItem | None:
+        """See `Backend.find`."""
+        try:
+            found = await self._ask_encoder("find", uuid_key, uuid_key, modality, options)
+        except CALL_ERRORS as error:
+            raise from_call(error, "encoder") from error
+        return None if found is None else _item(found)
+
+    async def encode(
+        self,
+        data: bytes,
+        modality: str,
+        options: MediaOptions,
+        *,
+        owner: str,
+        uuid_key: str | None = None,
+        deadline: float | None = None,
+    ) -> EncodedItem:
+        """See `Backend.encode`."""
         try:
             if self._max_context is None:
                 self._max_context = (await self.model_info()).max_context
             reference, key = await asyncio.to_thread(_store, data, modality)
-            try:
-                found = await self._encode(reference, modality, options, key, owner)
-            except REPLICA_GONE:
-                found = await self._encode(reference, modality, options, key, owner)
+            # What is left of the time travels: clocks of two nodes have nothing in common.
+            timeout_s = None if deadline is None else deadline - time.monotonic()
+            found = await self._ask_encoder(
+                "encode", key, [reference], modality, options, self._max_context, owner, uuid_key, timeout_s
+            )
         except CALL_ERRORS as error:
             raise from_call(error, "encoder") from error
+        assert found is not None, "only `find` may find nothing"
+        return _item(found)
+
+    async def _ask_encoder(self, method: str, key: str, *args: Any) -> EncodedReference | None:
+        """The result of one replica's method; calls with the same key meet the same replica. A call whose replica
+        died is made once more. Raises ApiError and CALL_ERRORS."""
+        try:
+            found = await self._call_encoder(method, key, *args)
+        except REPLICA_GONE:
+            found = await self._call_encoder(method, key, *args)
         if isinstance(found, Failure):
             raise found.error
-        return EncodedItem(
-            embeddings=found.embeddings,
-            num_tokens=found.num_tokens,
-            modality=found.modality,
-            content_key=found.content_key,
-            timings=found.timings,
-            layout=found.layout,
-            notes=found.notes,
-        )
+        return found
 
-    async def _encode(
-        self, reference: Any, modality: str, options: MediaOptions, key: str, owner: str
-    ) -> EncodedReference | Failure:
-        handle = self._encoder.options(method_name="encode", session_id=key)
+    async def _call_encoder(self, method: str, key: str, *args: Any) -> EncodedReference | Failure | None:
+        handle = self._encoder.options(method_name=method, session_id=key)
         # Calls made while Ray handles an HTTP request inherit the request's internal id, and the router finds
         # waiting calls by that id: of several pictures in one request all but one would wait for ever. In an
         # empty context each call gets an id of its own.
-        call = Context().run(handle.remote, [reference], modality, options, self._max_context, owner)
-        found: EncodedReference | Failure = await _result(call)
+        found: EncodedReference | Failure | None = await _result(Context().run(handle.remote, *args))
         return found
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[OutputDelta], None]:
@@ -117,6 +135,18 @@ class RayBackend:
         except CALL_ERRORS as error:
             raise from_call(error, "encoder") from error
         self._encoder_was_ready = True
+
+
+def _item(found: EncodedReference) -> EncodedItem:
+    return EncodedItem(
+        embeddings=found.embeddings,
+        num_tokens=found.num_tokens,
+        modality=found.modality,
+        content_key=found.content_key,
+        timings=found.timings,
+        layout=found.layout,
+        notes=found.notes,
+    )
 
 
 async def _result(call: Any) -> Any:

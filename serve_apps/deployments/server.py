@@ -20,6 +20,9 @@ from ray.serve.schema import LoggingConfig
 from serve_apps.app import build_app
 
 APP_NAME = "mm-pipeline"
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+"""Of Serve's own logs."""
+
 _EXCEPTION_NAME = re.compile(r"^[\w.]+: ")
 
 
@@ -36,23 +39,14 @@ class Server:
     def start(self) -> None:
         """Returns once requests are served. Raises StartError."""
         _require_free_port(self._settings.host, self._settings.port)
-        _quiet()
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            logging_level=logging.ERROR,
-        )
-        _quiet()
-        logs = LoggingConfig(log_level="WARNING", enable_access_log=False)
+        start_ray()
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": self._settings.host, "port": self._settings.port},
-            logging_config=logs,
+            logging_config=QUIET,
         )
         try:
-            serve.run(build_app(self._settings), name=APP_NAME, route_prefix="/", logging_config=logs)
+            serve.run(build_app(self._settings), name=APP_NAME, route_prefix="/", logging_config=QUIET)
         except RuntimeError as error:
             raise StartError(f"the server did not start: {_reason() or error}") from error
 
@@ -65,6 +59,19 @@ class Server:
             serve.delete(APP_NAME)
         finally:
             ray.shutdown()
+
+
+def start_ray() -> None:
+    """Ray on this machine alone, which says nothing on the terminal; `ray.shutdown` ends it."""
+    _quiet()
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        logging_level=logging.ERROR,
+    )
+    _quiet()
 
 
 def _quiet() -> None:

@@ -99,16 +99,19 @@ class Directory:
             ending.set_result(rejected)
 
 
-def connect_directory(name: str, max_bytes: int, *, lease_s: float = 15.0) -> ActorHandle[Directory]:
+def connect_directory(
+    name: str, max_bytes: int, *, lease_s: float = 15.0, detached: bool = True
+) -> ActorHandle[Directory]:
     """The directory of that name, started where there is none yet; then it has this bound and these leases.
 
     lease_s: how long a silent process keeps its leases and claims. Ray restarts the actor, empty, whenever it dies;
-    it lives until `ray.kill` or the end of the cluster.
+    it lives until `ray.kill` or the end of the cluster, or, where it is not detached, as long as the process that
+    started it.
     """
     actor = ray.remote(Directory).options(
         name=name,
         namespace=NAMESPACE,
-        lifetime="detached",
+        lifetime="detached" if detached else "non_detached",
         get_if_exists=True,
         max_restarts=-1,
         max_task_retries=0,

@@ -83,6 +83,13 @@ class SharedStore:
         self._syncing = threading.Thread(target=self._sync, name="shared-store", daemon=True)
         self._syncing.start()
 
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Until the directory answers, which takes seconds where its process has just been started: what is asked
+        or put before is a miss. Without an answer in that time it goes on alone, as always."""
+        with suppress(RayError):
+            ray.get(self._directory.stats.remote(), timeout=timeout_s)
+            self._down_until_s = 0.0
+
     def get(self, key: str) -> SharedLease | None:
         """See `EmbeddingStore.get`."""
         found = self._call("lookup", key, self._holder)

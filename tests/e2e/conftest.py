@@ -34,6 +34,11 @@ class RunningServer:
     checkpoint: Path
     log: Path
 
+    def stop(self) -> None:
+        """Ctrl-C, and its end."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(60)
+
     def health(self) -> tuple[int, dict]:
         """Status and body of GET /health."""
         try:
@@ -93,16 +98,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@contextlib.contextmanager
+def running_server(checkpoint: Path, log: Path, **more: object) -> Iterator[RunningServer]:
+    """A server from its ready line to its end. more: options of `mmserve serve`, such as disk_store=folder."""
     port = free_port()
-    log = tmp_path_factory.mktemp("server") / "log"
     options = {
         "--port": port,
         "--dtype": "float32",
         "--num-threads": 1,
         "--kv-memory-mib": 64,
         "--health-timeout-s": HEALTH_TIMEOUT_S,
+        **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
     }
     command = [sys.executable, "-m", "serve_apps.cli", "serve", checkpoint, "--allow-private-hosts"]
     command += [item for option in options.items() for item in option]
@@ -120,9 +126,8 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         _wait_until_ready(running)
         yield running
     finally:
-        process.send_signal(signal.SIGINT)
         try:
-            process.wait(60)
+            running.stop()
         finally:
             # Reaches what outlived the server, and nobody else: the group is its own.
             with contextlib.suppress(ProcessLookupError):
@@ -133,6 +138,12 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     # A test kills the engine's process, which Ray reports in its own words.
     assert all("(raylet)" in line or "OOM" in line or "Some common causes" in line for line in rest), rest
     assert process.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server(checkpoint, tmp_path_factory.mktemp("server") / "log") as running:
+        yield running
 
 
 def _wait_until_ready(running: RunningServer) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from serve_apps.observability.catalogue import METRICS
 from tests.e2e.conftest import RunningServer
 from tests.e2e.media import data_url, picture
+from tests.e2e.metrics import scrape, total
 
 pytestmark = pytest.mark.e2e
 
@@ -36,19 +36,6 @@ def ask(
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error), error.headers
-
-
-def scrape(server: RunningServer) -> dict[str, list[Any]]:
-    """The samples of GET /metrics by family."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as response:
-        text = response.read().decode()
-    return {family.name: family.samples for family in text_string_to_metric_families(text)}
-
-
-def total(samples: list[Any], name: str, **labels: str) -> float:
-    return sum(
-        sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items()
-    )
 
 
 def test_a_request_arrives_in_the_metrics_and_its_timings_in_the_header(server):

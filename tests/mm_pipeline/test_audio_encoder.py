@@ -148,7 +148,7 @@ def test_codes_stay_float32_when_the_rest_is_not(golden, configs, code_weights, 
     torch.testing.assert_close(made.float(), golden["pipe.audio_embeds"][:16], atol=0.1, rtol=0.1)
 
 
-def test_identity_names_both_weights_and_the_dtype(configs, code_weights, weights, encoder):
+def test_identity_names_both_weights_and_configs_and_the_dtype(configs, code_weights, weights, encoder):
     assert create(configs, code_weights, weights).identity == encoder.identity
     half = create(configs, code_weights, weights, dtype=torch.bfloat16)
     other_codes = create(
@@ -156,8 +156,12 @@ def test_identity_names_both_weights_and_the_dtype(configs, code_weights, weight
     )
     name = "audio_encoder.projection.mlp.0.weight"
     other_rest = create(configs, {**code_weights, name: code_weights[name] + 1e-6}, weights)
-    encoders = (encoder, half, other_codes, other_rest)
-    assert len({one.identity for one in encoders}) == 4
+    other_configs = [
+        create({**configs, part: {**configs[part], "rope_theta": 20000}}, code_weights, weights)
+        for part in ("audio_config", "audio_tokenizer")
+    ]
+    encoders = (encoder, half, other_codes, other_rest, *other_configs)
+    assert len({one.identity for one in encoders}) == 6
 
 
 def test_wrong_weights_are_named(configs, code_weights, weights):

@@ -24,6 +24,7 @@ from mm_pipeline.encoders import (
 )
 from mm_pipeline.encoders.base import Encoder
 from mm_pipeline.encoders.batched import cut_by_frames
+from mm_pipeline.encoders.staging import staging_for
 from mm_pipeline.errors import DeadlineExceededError, QueueFullError
 from mm_pipeline.image import ImageInput
 from tests.golden import load_golden, load_golden_json
@@ -242,6 +243,55 @@ def test_a_bad_segment_costs_only_its_own_sound(held: Held, audio_encoder: Segme
         assert sound is not None
         with pytest.raises(ValueError, match="no sound to encode"):
             sound.stream().finish()
+
+
+class FakeStaging:
+    """A device that is this memory."""
+
+    def __init__(self) -> None:
+        self.copied: list[list[int]] = []
+        self.num_finished = 0
+        self.threads: set[str] = set()
+
+    def copy(self, tensors: Any) -> list[torch.Tensor]:
+        self.threads.add(threading.current_thread().name)
+        lengths = [len(tensor) for tensor in tensors]
+        self.copied.append(lengths)
+        return list(torch.cat(list(tensors)).split(lengths))
+
+    def finish(self) -> None:
+        self.num_finished += 1
+
+
+def test_the_next_batch_is_copied_while_one_runs(held: Held, image_encoder, audio_encoder) -> None:
+    staging = FakeStaging()
+    pictures = [picture(1, 1), picture(2, 1, seed=1), picture(1, 2, groups=2, seed=2)]
+    with (
+        BatchedEncoders(held, audio_encoder, staging=staging) as encoders,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        first = threads.submit(encoders.images(ME).encode, pictures[:1])
+        assert held.begun.wait(LONG_S)
+        second = threads.submit(encoders.images(ME).encode, pictures[1:])
+        until = time.monotonic() + LONG_S
+        while sum(map(sum, staging.copied)) < sum(len(item.patches) for item in pictures):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        assert staging.num_finished == 0
+        held.go_on.set()
+        made = first.result(LONG_S) + second.result(LONG_S)
+        sounds = encoders.sounds(ME)
+        assert sounds is not None
+        close(sounds.encode([[mel(50), mel(70)]])[0], audio_encoder.encode([[mel(50), mel(70)]])[0])
+        num_batches = encoders.stats().batches
+    for item, found in zip(pictures, made, strict=True):
+        close(found, image_encoder.encode([item])[0])
+    assert staging.num_finished == num_batches
+    assert staging.threads == {"encoder-prepare"}
+
+
+def test_a_cpu_needs_no_copies() -> None:
+    assert staging_for("cpu") is None
 
 
 def test_nobody_waits_past_the_deadline_even_for_a_running_batch(held: Held) -> None:

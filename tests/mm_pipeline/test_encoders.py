@@ -108,7 +108,7 @@ def test_batches_keep_to_the_patch_budget(vision, image_encoder, monkeypatch, bu
         close(made, tensors[f"io.merged_item{index}"])
 
 
-def test_identity_names_weights_and_dtype(vision, vision_source, image_encoder):
+def test_identity_names_weights_dtype_and_config(vision, vision_source, image_encoder):
     config = {"vision_config": vision[1]}
     same = create_image_encoder(config, vision_source, torch.float32, "cpu")
     assert same.identity == image_encoder.identity
@@ -116,7 +116,9 @@ def test_identity_names_weights_and_dtype(vision, vision_source, image_encoder):
     changed = dict(vision_source.tensors)
     changed["visual.merger.ln_q.weight"] = changed["visual.merger.ln_q.weight"] + 1e-6
     other = create_image_encoder(config, Source(changed), torch.float32, "cpu")
-    assert len({image_encoder.identity, half.identity, other.identity}) == 3
+    narrow = {"vision_config": {**vision[1], "visual_token_window_size": 3}}
+    windows = create_image_encoder(narrow, vision_source, torch.float32, "cpu")
+    assert len({image_encoder.identity, half.identity, other.identity, windows.identity}) == 4
     assert half.encode(golden_items(vision[0]))[0].dtype == torch.bfloat16
 
 

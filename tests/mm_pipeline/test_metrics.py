@@ -117,6 +117,8 @@ def test_the_queue_of_a_batcher():
         queued_items=4,
         queued_bytes=100,
         queued_cost={"image": 30, "audio": 0},
+        queued_s=0.5,
+        busy_s=2.0,
         running_items=0,
         submitted=4,
         done=0,

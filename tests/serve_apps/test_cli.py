@@ -101,7 +101,7 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     )
     flags += " --max-video-pixels 10 --max-video-frames 11 --max-media-duration-s 12 --decode-timeout-s 13"
     flags += " --decoder-workers 14 --request-timeout-s 15.5 --router round-robin"
-    flags += " --embedding-store-bytes 16 --disk-store-bytes 17"
+    flags += " --embedding-store-bytes 16 --disk-store-bytes 17 --max-encoders 18 --encoder-queue-s 1.9"
     folders = ("--file-root", str(tmp_path), "--disk-store", str(tmp_path / "kept"))
     settings = serve_settings(str(tiny), *flags.split(), *folders)
     assert (settings.host, settings.port, settings.model_name) == ("0.0.0.0", 9000, "m")
@@ -117,6 +117,7 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     assert settings.chat == ChatLimits(max_requests=5, default_max_tokens=6, request_timeout_s=15.5)
     assert (settings.router, settings.embedding_store_bytes) == ("round-robin", 16)
     assert (settings.disk_store, settings.disk_store_bytes) == (tmp_path / "kept", 17)
+    assert (settings.max_encoders, settings.encoder_queue_s) == (18, 1.9)
     assert (settings.num_encoders, settings.num_threads, settings.decoder_workers) == (2, 1, 14)
     assert settings.media == MediaLimits(
         max_bytes=9 << 20,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -108,6 +109,16 @@ async def test_whatever_a_request_is_at_ends_at_its_deadline(where):
         assert service.num_active == 0
     assert len(engine.aborted) == 1
     assert engine.running == {}
+
+
+async def test_the_encoder_is_told_the_deadline():
+    backend = FakeBackend()
+    service = fake_chat_service(backend=backend, limits=ChatLimits(request_timeout_s=100.0))
+    before = time.monotonic()
+    async for _ in service.stream(ask("u"), timeout_s=30.0):
+        pass
+    (deadline,) = backend.deadlines
+    assert before + 30.0 <= deadline <= time.monotonic() + 30.0
 
 
 async def test_a_slow_reader_loses_nothing_of_an_answer_that_was_in_time():

@@ -14,7 +14,7 @@ import torch
 from mm_pipeline.audio import AudioSettings
 from mm_pipeline.decoding import FramePart, MelPart, PlanPart, ReportPart
 from mm_pipeline.encoders import BatchedEncoders, Caller
-from mm_pipeline.errors import EncoderClosedError, UnsupportedMediaError
+from mm_pipeline.errors import DeadlineExceededError, EncoderClosedError, UnsupportedMediaError
 from mm_pipeline.image import ImageInput
 from mm_pipeline.options import MediaOptions
 from mm_pipeline.pipeline import EncodedMedia
@@ -102,7 +102,7 @@ class FakeParts:
             self.closed = True
 
 
-def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None):
+def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None, deadline=None):
     with BatchedEncoders(FakeEncoder(), None) as encoders:
         encoder = ItemEncoder(FakeImages(), media or FakeMedia(), AudioSettings(), encoders, max_preparing=2)
         return encoder.encode(
@@ -112,7 +112,7 @@ def encode(decoder, modality="video", max_tokens=1000, media=None, cancel=None):
             decoder=decoder,
             source="reference",
             max_tokens=max_tokens,
-            caller=Caller(owner="request", cancel=cancel or threading.Event()),
+            caller=Caller(owner="request", deadline=deadline, cancel=cancel or threading.Event()),
             key=encoder.key(b"data", modality, OPTIONS),
         )
 
@@ -147,6 +147,15 @@ def test_a_cancelled_picture_is_not_decoded():
     cancel.set()
     with pytest.raises(CancelledError):
         encode(FakeParts(), "image", cancel=cancel)
+
+
+def test_an_item_whose_time_is_over_is_not_decoded():
+    decoder = FakeParts(PLAN, FRAMES)
+    for modality in ("image", "video"):
+        with pytest.raises(DeadlineExceededError):
+            encode(decoder, modality, deadline=time.monotonic())
+    assert decoder.asked == ()
+    encode(decoder, deadline=time.monotonic() + 60)
 
 
 def test_a_probe_goes_through_the_encoder():

@@ -14,6 +14,7 @@ from llm_core.engine import EngineSettings
 from mm_pipeline.fetch import Fetcher
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.metrics import MemoryRecorder
+from mm_pipeline.store import create_store
 from serve_apps.api.routes import ApiSettings, create_api
 from serve_apps.chat.create import create_chat_service, system_fingerprint
 from serve_apps.chat.local import LocalBackend
@@ -22,6 +23,8 @@ from tests.e2e.media import data_url, picture, web_server
 from tests.helpers import wait_until
 
 LIMITS = MediaLimits()
+# One video and a few pictures.
+STORE_BYTES = 1 << 17
 CLIPS = Path(__file__).parents[2] / "samples" / "clips"
 
 
@@ -30,7 +33,8 @@ def backend(tiny: Path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     engine = EngineSettings(dtype="float32", kv_memory_bytes=64 << 20)
-    backend = LocalBackend.from_checkpoint(tiny, engine=engine, media=LIMITS)
+    store = create_store(STORE_BYTES)
+    backend = LocalBackend.from_checkpoint(tiny, engine=engine, media=LIMITS, store=store)
     yield backend
     backend.close()
     torch.set_num_threads(threads)
@@ -176,6 +180,57 @@ async def test_bad_media_name_what_is_wrong(client, part, fields, status, param)
     found, answer = await post(client, [part, QUESTION], **fields)
     assert (found, answer["error"]["param"]) == (status, param), answer
     assert len(answer["error"]["message"]) > 10
+
+
+async def answers(client: httpx2.AsyncClient, part: dict[str, Any], **fields: Any) -> tuple[Any, set[str]]:
+    """What is said about the part, and what its encoder did."""
+    status, answer = await post(client, [part, QUESTION], max_tokens=1, logprobs=True, **fields)
+    assert status == 200, answer
+    return answer["choices"], {name for name in answer["timings"] if name.startswith("encoder_")}
+
+
+async def test_what_was_encoded_is_not_encoded_again(client):
+    part = image(data_url(picture(shade=7)))
+    first, again = await answers(client, part), await answers(client, part)
+    smaller = await answers(client, part, mm_processor_kwargs={"max_pixels": 4096})
+    assert again == (first[0], {"encoder_cache_ms"})
+    assert {"encoder_preprocess_ms", "encoder_batch_ms"} <= first[1] & smaller[1]
+
+
+async def test_a_picture_that_is_there_twice_is_encoded_once(client):
+    part = image(data_url(picture(shade=8)))
+    status, answer = await post(client, [part, part, QUESTION])
+    assert status == 200
+    assert media_tokens(answer) == {"image": 24}
+    # One of them has waited for the other.
+    assert {"encoder_cache_ms", "encoder_batch_ms"} <= set(answer["timings"])
+
+
+@pytest.mark.parametrize(
+    "part", [image(data_url(picture(shade=9))), VIDEO, SOUND], ids=["image", "video", "audio"]
+)
+async def test_media_under_a_uuid_may_be_left_out(client, part):
+    kind = part["type"]
+    first = await answers(client, {**part, "uuid": "x"})
+    for bare in (
+        {"type": kind, "uuid": "x"},
+        {"type": kind, kind: {"url": "http://10.0.0.1/x"}, "uuid": "x"},
+    ):
+        assert await answers(client, bare) == (first[0], {"encoder_cache_ms"})
+
+
+async def test_an_evicted_item_is_asked_for_or_encoded_again(client):
+    part = {**image(data_url(picture(shade=10))), "uuid": "y"}
+    bare = {"type": "image_url", "uuid": "y"}
+    first = await answers(client, part)
+    for wishes in ({"use_audio_in_video": False}, {"use_audio_in_video": False, "end_s": 7.9}):
+        await answers(client, VIDEO, mm_processor_kwargs=wishes)
+    status, answer = await post(client, [bare, QUESTION])
+    assert (status, answer["error"]["code"]) == (404, "media_not_cached")
+    again = await answers(client, part)
+    assert again[0] == first[0]
+    assert "encoder_batch_ms" in again[1]
+    assert (await answers(client, bare))[0] == first[0]
 
 
 async def test_a_truncated_video_is_answered_with_a_note(client):

@@ -213,6 +213,26 @@ def test_values_out_of_range_say_what_came_and_what_is_allowed(fields, param, pa
             "'wav', 'mp3'",
         ),
         (
+            {"role": "user", "content": [{"type": "image_url"}]},
+            "messages.0.content.0.image_url",
+            "or the 'uuid' with which the media were sent before",
+        ),
+        (
+            {"role": "user", "content": [{"type": "video_url", "video_url": {"url": None}, "uuid": None}]},
+            "messages.0.content.0.video_url.url",
+            "is missing",
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {"format": "wav"}}]},
+            "messages.0.content.0.input_audio.data",
+            "is missing",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a", "uuid": "x"}]},
+            "messages.0.content.0.uuid",
+            "not a known field",
+        ),
+        (
             {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]},
             "messages.0.tool_calls",
             "not a known field",
@@ -270,6 +290,44 @@ def test_media_parts_and_text_are_found_in_order():
         ("messages.1.content.6", "audio", "data:;base64,AAAA"),
     ]
     assert text_chars(request) == 5
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": None},
+        {"type": "image_url", "image_url": {"url": None, "detail": "high"}},
+        {"type": "video_url", "video_url": {}},
+        {"type": "audio_url", "audio_url": {"url": None}},
+        {"type": "input_audio", "input_audio": None},
+        {"type": "input_audio", "input_audio": {"data": None, "format": "wav"}},
+    ],
+    ids=str,
+)
+def test_media_with_a_uuid_may_be_left_out(part):
+    uuid = "!" + "~" * 127
+    request = parse_chat_request(body(messages=[{"role": "user", "content": [{**part, "uuid": uuid}]}]))
+    ((_, found),) = media_parts(request)
+    assert (found.url, found.uuid) == (None, uuid)
+
+
+@pytest.mark.parametrize(
+    ("uuid", "part"),
+    [
+        ("", "must not be empty"),
+        ("x" * 129, "may have 128 characters, but 129 came"),
+        ("my key", "may have ASCII letters, digits and punctuation, but 'my key' came"),
+        ("key\n", "ASCII"),
+        ("clé", "ASCII"),
+        (7, "must be a string, but 7 came"),
+    ],
+)
+def test_a_uuid_is_short_and_plain(uuid, part):
+    content = [{"type": "image_url", "image_url": {"url": "u"}, "uuid": uuid}]
+    error = refused(body(messages=[{"role": "user", "content": content}]))
+    assert error.param == "messages.0.content.0.uuid"
+    assert part in error.message
 
 
 def test_the_sampling_wishes_of_a_request():

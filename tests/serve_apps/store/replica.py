@@ -6,10 +6,19 @@ import os
 import time
 from typing import Any
 
+from serve_apps.store.directory import Directory
 from serve_apps.store.shared import SharedLease, SharedStore
 from tests.mm_pipeline.store.support import key_of, media, video
 
 HIDDEN = 8
+
+
+class SlowDirectory(Directory):
+    """Begins to answer when a call would long have been given up."""
+
+    def __init__(self, max_bytes: int, lease_s: float) -> None:
+        time.sleep(4.0)
+        super().__init__(max_bytes, lease_s)
 
 
 class Replica:

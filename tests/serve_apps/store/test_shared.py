@@ -8,16 +8,20 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.exceptions import RayError
 
+from mm_pipeline.metrics import CACHE_HITS, CACHE_MISSES, MemoryRecorder
 from mm_pipeline.store import entry_of
 from serve_apps.store.directory import connect_directory
+from serve_apps.store.replica import DIRECTORY, ReplicaStore
+from serve_apps.store.shared import SharedStore
 from tests.mm_pipeline.store.support import HIDDEN, ROW_BYTES, key_of, media, video
-from tests.serve_apps.store.replica import Replica
+from tests.serve_apps.store.replica import Replica, SlowDirectory
 
 pytestmark = pytest.mark.e2e
 
@@ -196,6 +200,38 @@ def test_a_replica_that_ends_takes_its_entries_along(directory: Any, pair: tuple
     call(leaving.close)
     assert call(pair[0].get, 60) is None
     ray.kill(leaving)
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_name_leads_to_what_lies_on_disk(tmp_path: Path) -> None:
+    """The name is the directory's, and the replica that made the embeddings has ended."""
+    call(connect_directory(DIRECTORY, MAX_BYTES).stats)
+    recorder = MemoryRecorder()
+    first = ReplicaStore(MAX_BYTES, tmp_path, MAX_BYTES, recorder)
+    first.keep(key_of(80), media(80, 3)).release()
+    first.name("horse", "settings", key_of(80))
+    first.close()
+    second = ReplicaStore(MAX_BYTES, tmp_path, MAX_BYTES, recorder)
+    assert second.find_named("horse", "other settings") is None
+    assert recorder.total(CACHE_MISSES) == 0
+    found = second.find_named("horse", "settings")
+    assert found is not None
+    assert float(found.embeddings.sum()) == the_sum(80)
+    assert [recorder.total(metric, tier="disk") for metric in (CACHE_HITS, CACHE_MISSES)] == [1, 0]
+    second.close()
+
+
+@pytest.mark.usefixtures("directory")
+def test_what_comes_after_a_directory_is_ready_is_kept() -> None:
+    slow = ray.remote(SlowDirectory).options(num_cpus=0).remote(MAX_BYTES, LEASE_S)
+    store = SharedStore(slow, call_timeout_s=1.0, sync_s=0.4)
+    store.wait_until_ready(PATIENCE_S)
+    store.put(key_of(90), media(90, 3)).release()
+    found = store.get(key_of(90))
+    assert found is not None
+    assert float(found.embeddings.sum()) == the_sum(90)
+    found.release()
+    store.close()
 
 
 def test_no_directory_at_all(pair: tuple[Any, Any], directory: Any) -> None:
