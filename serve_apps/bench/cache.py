@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -40,9 +41,9 @@ _CLIENTS = 4
 # In steps of 32 pixels a side, one token each, so that nothing is resized.
 _TRACE_TOKENS = (3, 6)
 _LARGE_TOKENS = 32
-_NUM_LARGE, _LATER_REQUESTS = 9, 8
+_NUM_LARGE, _LATER_REQUESTS = 7, 7
 _NUM_SHARED = 20
-_NUM_HOPS = 200
+_NUM_HOPS = 120
 _BYTES_PER_VALUE = 4
 
 
@@ -70,7 +71,7 @@ class Answers:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `mmserve bench cache`."""
     parser.add_argument("--checkpoint", type=Path, help="folder in hub format (default: a tiny random one)")
-    parser.add_argument("--requests", type=int, default=1500, help="in the trace (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=1000, help="in the trace (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -160,8 +161,8 @@ def _measure(
 
 def _answers(backend: RayBackend, encoders: deployment.Handle, settings: ServerSettings) -> Answers:
     # In the main thread, where it may set signal handlers.
-    encoder = Encoder(settings)
-    return asyncio.run(_ask(backend, encoders, encoder))
+    with closing(Encoder(settings)) as encoder:
+        return asyncio.run(_ask(backend, encoders, encoder))
 
 
 async def _ask(backend: RayBackend, encoders: deployment.Handle, encoder: Encoder) -> Answers:

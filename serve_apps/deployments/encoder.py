@@ -310,6 +310,11 @@ class Encoder:
         return await asyncio.get_running_loop().run_in_executor(threads, call, *args)
 
     def __del__(self) -> None:
+        # Ray calls it when a replica ends.
+        self.close()
+
+    def close(self) -> None:
+        """Ends threads, decoder processes and what is kept, built or half built. Idempotent."""
         for name in ("_look_ups", "_picture_threads", "_media_threads"):
             threads = getattr(self, name, None)
             if threads is not None:

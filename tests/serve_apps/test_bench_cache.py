@@ -96,6 +96,8 @@ def test_fewer_than_one_request_is_an_error() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_short_run_has_the_fixed_keys(capsys: pytest.CaptureFixture[str]) -> None:
     found = cache.run(arguments("--requests", "120"))
     assert set(found) == {
