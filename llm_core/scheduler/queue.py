@@ -14,6 +14,7 @@ queueing by finish tags (Demers, Keshav and Shenker 1989); requests without a us
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
@@ -65,7 +66,7 @@ class Queue:
         if not sequence.num_preempted:
             self._arrivals += 1
             sequence.base_tag = self._base_tag(sequence)
-        self._tags[sequence] = self._tag(sequence)
+        self._tags[sequence] = self._measured(sequence)
         user = sequence.request.user
         if user and not sequence.num_preempted:
             self._user_tags[user] = self._tags[sequence] - self._offset(sequence)
@@ -74,13 +75,24 @@ class Queue:
     def remove(self, sequence: Sequence) -> None:
         del self._tags[sequence]
 
+    def tag(self, sequence: Sequence) -> float:
+        """As above; of a sequence that runs, with the tokens that are left."""
+        if self._policy == "fcfs" or sequence in self._tags:
+            return self._tags.get(sequence, sequence.base_tag)
+        return sequence.base_tag + sequence.num_tokens - sequence.num_computed
+
     def first(self) -> Sequence | None:
         """Who is next; now and then those at the front are measured anew."""
         self._calls += 1
         if self._policy != "fcfs" and self._calls % _LOOKED_AT_EVERY == 0:
-            for sequence in sorted(self._tags, key=self._tags.__getitem__)[:_LOOKED_AT_AGAIN]:
-                self._tags[sequence] = self._tag(sequence)
+            for sequence in heapq.nsmallest(_LOOKED_AT_AGAIN, self._tags, key=self._tags.__getitem__):
+                self._tags[sequence] = self._measured(sequence)
         return min(self._tags, key=self._tags.__getitem__, default=None)
+
+    def _measured(self, sequence: Sequence) -> float:
+        if self._policy == "fcfs":
+            return sequence.base_tag
+        return sequence.base_tag + self._num_uncached(sequence)
 
     def _base_tag(self, sequence: Sequence) -> float:
         request = sequence.request
@@ -92,11 +104,6 @@ class Queue:
 
     def _offset(self, sequence: Sequence) -> float:
         return sequence.request.priority * self._priority_tokens
-
-    def _tag(self, sequence: Sequence) -> float:
-        if self._policy == "fcfs":
-            return sequence.base_tag
-        return sequence.base_tag + self._num_uncached(sequence)
 
     def _forget_idle_users(self, now_s: float) -> None:
         """A user whose last tag time has caught up with is as good as new."""

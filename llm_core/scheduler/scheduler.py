@@ -74,38 +74,46 @@ class Scheduler:
 
         With work there is always at least one chunk.
         """
-        preempted_before = self.num_preemptions
-        by_rank = sorted(self.running, key=_rank)
         decodes = [
             Chunk(sequence, sequence.num_computed, sequence.num_tokens)
-            for sequence in by_rank
+            for sequence in sorted(self.running, key=_rank)
             if sequence.is_decoding and self._grow(sequence, 1)
         ]
-        prefills = []
         least = min(self.pool.page_size, self.settings.step_tokens)
         budget = max(self.settings.step_tokens - len(decodes), least)
+        return Step(decodes=_with_pages(decodes), prefills=_with_pages(self._prefills(budget)))
+
+    def _prefills(self, budget: int) -> list[Chunk]:
+        """Chunks of prompts, of who runs already and who waits, by their tags; all of one bucket."""
+        preempted_before = self.num_preemptions
+        started = [sequence for sequence in self.running if not sequence.is_decoding]
+        started.sort(key=self.waiting.tag, reverse=True)
+        chunks: list[Chunk] = []
         bucket: int | None = None
-        for sequence in by_rank:
-            if sequence.kv is None or sequence.is_decoding or budget <= 0:
-                continue
+        may_admit = True
+        while budget > 0:
+            waiting = (
+                self.waiting.first() if may_admit and len(self.running) < self.settings.max_running else None
+            )
+            if waiting is not None and started and self.waiting.tag(waiting) > self.waiting.tag(started[-1]):
+                waiting = None
+            sequence = waiting or (started.pop() if started else None)
+            if sequence is None:
+                break
             if bucket not in (None, self._bucket(sequence)):
+                may_admit = may_admit and sequence is not waiting
+                continue
+            if sequence is waiting and not self._admit(sequence):
+                may_admit = False
                 continue
             end = min(sequence.num_tokens, sequence.num_computed + budget)
             if self._grow(sequence, end - sequence.num_computed):
                 bucket = self._bucket(sequence)
-                prefills.append(Chunk(sequence, sequence.num_computed, end))
+                chunks.append(Chunk(sequence, sequence.num_computed, end))
                 budget -= end - sequence.num_computed
-        # Whoever had to give way would come back at once, and again.
-        while budget > 0 and self.num_preemptions == preempted_before:
-            admitted = self._admit_next(bucket)
-            if admitted is None:
-                break
-            bucket = self._bucket(admitted)
-            end = min(admitted.num_tokens, admitted.num_computed + budget)
-            if self._grow(admitted, end - admitted.num_computed):
-                prefills.append(Chunk(admitted, admitted.num_computed, end))
-                budget -= end - admitted.num_computed
-        return Step(decodes=_with_pages(decodes), prefills=_with_pages(prefills))
+            # Whoever had to give way would come back at once, and again.
+            may_admit = may_admit and self.num_preemptions == preempted_before
+        return chunks
 
     def complete(self, step: Step) -> None:
         """The step has run: its tokens are in the cache, windows move on, and prompts are there for others."""
@@ -161,25 +169,20 @@ class Scheduler:
     def _bucket(self, sequence: Sequence) -> int:
         return bisect_left(self.settings.bucket_bounds, sequence.max_tokens)
 
-    def _admit_next(self, bucket: int | None) -> Sequence | None:
-        """Admits who is next, unless it is of another bucket or does not fit."""
-        if len(self.running) >= self.settings.max_running:
-            return None
-        sequence = self.waiting.first()
-        if sequence is None or bucket not in (None, self._bucket(sequence)):
-            return None
+    def _admit(self, sequence: Sequence) -> bool:
+        """Admits a waiting sequence if both pools can hold its prompt."""
         pool = self.pool
         # Those who run may need a page each before long, and what is left of their prompts.
         promised = sum(pool.pages_for(other.num_tokens) - len(_pages(other)) + 1 for other in self.running)
         if self.running and promised >= pool.full.num_available:
-            return None
+            return False
         match = self._match(sequence)
         kv = self.tree.begin(sequence.page_keys(len(match.pages), pool.page_size), match)
         need = pool.pages_for(sequence.num_tokens) - len(kv.full_pages)
         need_swa = pool.max_swa_pages(sequence.num_tokens) - pool.num_swa_pages(kv)
         if need + promised > pool.full.num_available or need_swa + len(self.running) > pool.swa.num_available:
             pool.free(kv)
-            return None
+            return False
         self.waiting.remove(sequence)
         sequence.kv = kv
         sequence.num_computed = kv.num_tokens
@@ -188,7 +191,7 @@ class Scheduler:
             sequence.window_points = self._window_points(sequence, match)
         sequence.admission = next(self._admissions)
         self.running.append(sequence)
-        return sequence
+        return True
 
     def _window_points(self, sequence: Sequence, match: Match) -> set[int]:
         """Where others are likely to part from this prompt: its end, where it parted itself, and at a stride."""

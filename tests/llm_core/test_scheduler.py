@@ -76,7 +76,8 @@ def test_prompts_are_cut_by_the_budget_and_mixed_with_decodes() -> None:
     # One token of the budget is the first one's.
     assert run_step(target) == [(first, 10, 11), (second, 6, 21)]
     third = add(target, 5)
-    assert run_step(target) == [(first, 11, 12), (second, 21, 30), (third, 0, 5)]
+    # What the third needs is less than what the second has left.
+    assert run_step(target) == [(first, 11, 12), (third, 0, 5), (second, 21, 30)]
     assert run_step(target) == [(first, 12, 13), (second, 30, 31), (third, 5, 6)]
 
 
