@@ -112,12 +112,21 @@ class EmbedSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
-    """One prompt to continue. Spans are sorted, disjoint and inside the prompt."""
+    """One prompt to continue. Spans are sorted, disjoint and inside the prompt.
+
+    Attributes:
+        user: requests of one user take turns with those of others; "" is a user of its own.
+        priority: 0 goes before 1, 1 before 2 and so on, unless it has waited long.
+        timeout_s: seconds from submission after which the request ends with an error, whatever it has got.
+    """
 
     request_id: str
     token_ids: tuple[int, ...] = field(repr=False)
     spans: tuple[EmbedSpan, ...] = ()
     sampling: SamplingParams = SamplingParams()
+    user: str = ""
+    priority: int = 0
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from llm_core.kv.storage import KVStorage
 from llm_core.model import HybridDecoder
 from llm_core.sampling.sampler import sample
 from llm_core.sampling.text import Decoder
-from llm_core.scheduler import Scheduler, Sequence, Step
+from llm_core.scheduler import Scheduler, SchedulerSettings, Sequence, Step
 from llm_core.weights import CheckpointFolder, load_decoder
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,15 @@ class Engine:
         self._eos = frozenset(config.eos_token_ids)
         self._runner = Runner(model, self.storage, self.pool)
         self._scheduler = Scheduler(
-            self.pool, max_running=settings.max_running, prefill_tokens=settings.prefill_chunk_tokens
+            self.pool,
+            SchedulerSettings(
+                max_running=settings.max_running,
+                step_tokens=settings.prefill_chunk_tokens,
+                policy=settings.scheduling,
+                waiting_credit=settings.waiting_credit,
+                prefix_cache=settings.prefix_cache,
+                window_stride=settings.prefix_window_stride,
+            ),
         )
         # Written by any thread under the lock; read by the engine thread.
         self._wake = threading.Condition()
@@ -77,6 +85,7 @@ class Engine:
         self._num_finished = 0
         self._num_steps = 0
         self._num_failed_steps = 0
+        self._num_prompt_tokens = self._num_cached_tokens = 0
 
     @classmethod
     def from_checkpoint(cls, folder: Path, settings: EngineSettings | None = None) -> Engine:
@@ -178,17 +187,23 @@ class Engine:
 
     def stats(self) -> EngineStats:
         num_running = len(self._scheduler.running)
-        full_used, swa_used = self.pool.full.num_used, self.pool.swa.num_used
+        full, swa = self.pool.full, self.pool.swa
+        full_used, swa_used = full.num_used - full.num_idle, swa.num_used - swa.num_idle
         return EngineStats(
             num_running=num_running,
             num_waiting=max(0, len(self._answers) - num_running),
             num_finished=self._num_finished,
             num_steps=self._num_steps,
             full_pages_used=full_used,
-            full_pages_total=self.pool.full.num_pages,
+            full_pages_total=full.num_pages,
             swa_pages_used=swa_used,
-            swa_pages_total=self.pool.swa.num_pages,
+            swa_pages_total=swa.num_pages,
             kv_bytes_used=self.storage.num_bytes("full", full_used) + self.storage.num_bytes("swa", swa_used),
+            full_pages_cached=full.num_idle,
+            swa_pages_cached=swa.num_idle,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_cached_tokens=self._num_cached_tokens,
         )
 
     def _require_alive(self) -> None:
@@ -200,6 +215,7 @@ class Engine:
     def _loop(self) -> None:
         try:
             while self._take_inbox():
+                self._end_late_requests()
                 if self._scheduler.has_work:
                     self._step()
         finally:
@@ -225,12 +241,22 @@ class Engine:
                 self._tell_end(answer, "abort")
         return True
 
+    def _end_late_requests(self) -> None:
+        now_s = time.monotonic()
+        for answer in list(self._answers.values()):
+            timeout_s = answer.sequence.request.timeout_s
+            if timeout_s is not None and now_s - answer.sequence.submitted_s > timeout_s:
+                self._finish(answer)
+                self._tell_end(answer, "error", f"the request was not done within its {timeout_s:g} s")
+
     def _step(self) -> None:
         step = self._scheduler.next_step()
         now_s = time.monotonic()
         for chunk in step.prefills:
             if chunk.sequence.scheduled_s is None:
                 chunk.sequence.scheduled_s = now_s
+                self._num_prompt_tokens += chunk.sequence.num_prompt
+                self._num_cached_tokens += chunk.sequence.num_cached
         try:
             self._run(step)
         except Exception:
@@ -240,7 +266,7 @@ class Engine:
             self._num_failed_steps = 0
         self._num_steps += 1
         if self.settings.check_invariants:
-            self.pool.check(seq.kv for seq in self._scheduler.running if seq.kv is not None)
+            self._scheduler.check()
 
     def _run(self, step: Step) -> None:
         chunks, logits = self._runner.run(step)

@@ -10,6 +10,9 @@ from llm_core.config import DecoderConfig
 from llm_core.engine.settings import EngineSettings
 from llm_core.kv.storage import page_bytes
 
+# Windows that the prefix cache may keep, for each sequence that may run.
+_KEPT_WINDOWS = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
@@ -21,7 +24,8 @@ class MemoryPlan:
 
 
 def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dtype) -> MemoryPlan:
-    """SWA pages for every running sequence's bound, but at most half of the memory; full pages get the rest.
+    """SWA pages for every running sequence's bound and as many windows for later, but at most half of the memory;
+    full pages get the rest.
 
     Neither pool gets more than `max_running` sequences of the longest context can use.
 
@@ -32,12 +36,15 @@ def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dt
     window = config.swa.window_keys or 1
     context = min(config.max_context, settings.max_context or config.max_context)
     pages_per_context = -(-context // size)
-    swa_per_sequence = min(-(-(window - 1 + settings.prefill_chunk_tokens) // size) + 1, pages_per_context)
+    window_pages = -(-(window - 1) // size)
+    chunk_pages = -(-(settings.prefill_chunk_tokens - 1) // size)
+    swa_per_sequence = min(window_pages + 1 + chunk_pages, pages_per_context)
+    kept = _KEPT_WINDOWS * window_pages if settings.prefix_cache else 0
     # A model without layers of a kind still counts its pages, at no cost.
     full_bytes = max(1, page_bytes(config, "full", size, dtype))
     swa_bytes = max(1, page_bytes(config, "swa", size, dtype))
     swa_share = settings.kv_memory_bytes // 2
-    num_swa = min(swa_per_sequence * settings.max_running, swa_share // swa_bytes)
+    num_swa = min((swa_per_sequence + kept) * settings.max_running, swa_share // swa_bytes)
     num_full = min(
         pages_per_context * settings.max_running,
         (settings.kv_memory_bytes - num_swa * swa_bytes) // full_bytes,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_core.scheduler import Policy
+
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
@@ -22,7 +24,12 @@ class EngineSettings:
         page_size: tokens per KV page.
         max_running: most sequences decoded at once.
         max_queued: most requests that wait; one more is refused with a retry time.
-        prefill_chunk_tokens: most prompt tokens per step.
+        prefill_chunk_tokens: most tokens per step; prompts get what the answers leave.
+        prefix_cache: whether prompts that begin alike share their keys and values.
+        scheduling: "compute_aware" takes first what has least to run, with a credit for waiting; "fcfs" first come,
+            first served.
+        waiting_credit: tokens that a second of waiting makes up for.
+        prefix_window_stride: tokens between the places where a short prompt can be gone on from by others.
         check_invariants: assert after each step that the pools' accounting is exact (slow; for tests).
     """
 
@@ -35,6 +42,10 @@ class EngineSettings:
     max_running: int = 64
     max_queued: int = 256
     prefill_chunk_tokens: int = 512
+    prefix_cache: bool = True
+    scheduling: Policy = "compute_aware"
+    waiting_credit: float = 1000.0
+    prefix_window_stride: int = 512
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
@@ -44,16 +55,24 @@ class EngineSettings:
             "max_running",
             "max_queued",
             "prefill_chunk_tokens",
+            "prefix_window_stride",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.waiting_credit <= 0:
+            raise ValueError(
+                f"waiting_credit is {self.waiting_credit}; it must be more than 0, or nobody is sure to run"
+            )
         if self.max_context < 0:
             raise ValueError(f"max_context is {self.max_context}; it must be 0 (the model's) or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStats:
-    """A reading of the engine, consistent in itself."""
+    """A reading of the engine, consistent in itself.
+
+    Pages used are those of requests under way; cached ones are kept for later, as long as nobody needs the room.
+    """
 
     num_running: int
     num_waiting: int
@@ -64,3 +83,8 @@ class EngineStats:
     swa_pages_used: int
     swa_pages_total: int
     kv_bytes_used: int
+    full_pages_cached: int
+    swa_pages_cached: int
+    num_preemptions: int
+    num_prompt_tokens: int
+    num_cached_tokens: int

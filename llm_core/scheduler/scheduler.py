@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 
 from llm_core.kv.dual import DualPool
+from llm_core.prefix import Match, PrefixTree
+from llm_core.scheduler.queue import Queue
 from llm_core.scheduler.sequence import Sequence
+from llm_core.scheduler.settings import SchedulerSettings
 
 
 @dataclass(frozen=True)
@@ -36,79 +41,203 @@ class Step:
 
 
 class Scheduler:
-    """First come, first served. A sequence is admitted when both pools can hold it to its end.
+    """Admits sequences, gives them pages step by step, and takes them away again when a pool runs short.
 
-    Args:
-        max_running: most sequences at once.
-        prefill_tokens: most prompt tokens per step, over all sequences.
+    A sequence is admitted when both pools can hold its prompt. Its answer takes pages as it grows; when none are
+    left, the sequence admitted last of those with the lowest priority gives up its own and waits to run again, most
+    of it from the prefix cache. The one admitted first is never preempted, so there is always progress.
     """
 
-    def __init__(self, pool: DualPool, *, max_running: int, prefill_tokens: int) -> None:
+    def __init__(self, pool: DualPool, settings: SchedulerSettings) -> None:
         self.pool = pool
-        self.max_running = max_running
-        self.prefill_tokens = prefill_tokens
-        self.waiting: deque[Sequence] = deque()
+        self.settings = settings
+        self.tree = PrefixTree(pool)
+        self.waiting = Queue(
+            self._num_uncached,
+            policy=settings.policy,
+            waiting_credit=settings.waiting_credit,
+            priority_tokens=settings.priority_tokens,
+        )
         self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self._admissions = count()
 
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def next_step(self) -> Step:
-        """Chooses the next step's chunks, admits what fits, and gives every chunk its pages."""
+        """Chooses the next step's chunks, admits what fits, and gives every chunk its pages.
+
+        With work there is always at least one chunk.
+        """
         decodes = [
             Chunk(sequence, sequence.num_computed, sequence.num_tokens)
-            for sequence in self.running
-            if sequence.is_decoding
+            for sequence in sorted(self.running, key=_rank)
+            if sequence.is_decoding and self._grow(sequence, 1)
         ]
-        prefills = []
-        budget = self.prefill_tokens
-        for sequence in self.running:
-            if budget and not sequence.is_decoding:
-                prefills.append(self._chunk(sequence, budget))
-                budget -= prefills[-1].end - prefills[-1].begin
-        while budget and self._admit_next():
-            prefills.append(self._chunk(self.running[-1], budget))
-            budget -= prefills[-1].end - prefills[-1].begin
-        step = Step(decodes=tuple(decodes), prefills=tuple(prefills))
-        for chunk in step.chunks:
-            kv = chunk.sequence.kv
-            assert kv is not None
-            self.pool.extend(kv, chunk.end - kv.num_tokens)
-        return step
+        least = min(self.pool.page_size, self.settings.step_tokens)
+        budget = max(self.settings.step_tokens - len(decodes), least)
+        return Step(decodes=_with_pages(decodes), prefills=_with_pages(self._prefills(budget)))
+
+    def _prefills(self, budget: int) -> list[Chunk]:
+        """Chunks of prompts, of who runs already and who waits, by their tags; all of one bucket."""
+        preempted_before = self.num_preemptions
+        started = [sequence for sequence in self.running if not sequence.is_decoding]
+        started.sort(key=self.waiting.tag, reverse=True)
+        chunks: list[Chunk] = []
+        bucket: int | None = None
+        may_admit = True
+        while budget > 0:
+            waiting = (
+                self.waiting.first() if may_admit and len(self.running) < self.settings.max_running else None
+            )
+            if waiting is not None and started and self.waiting.tag(waiting) > self.waiting.tag(started[-1]):
+                waiting = None
+            sequence = waiting or (started.pop() if started else None)
+            if sequence is None:
+                break
+            if bucket not in (None, self._bucket(sequence)):
+                may_admit = may_admit and sequence is not waiting
+                continue
+            if sequence is waiting and not self._admit(sequence):
+                may_admit = False
+                continue
+            end = min(sequence.num_tokens, sequence.num_computed + budget)
+            if self._grow(sequence, end - sequence.num_computed):
+                bucket = self._bucket(sequence)
+                chunks.append(Chunk(sequence, sequence.num_computed, end))
+                budget -= end - sequence.num_computed
+            # Whoever had to give way would come back at once, and again.
+            may_admit = may_admit and self.num_preemptions == preempted_before
+        return chunks
 
     def complete(self, step: Step) -> None:
-        """The step has run: its tokens are in the cache, and windows move on."""
+        """The step has run: its tokens are in the cache, windows move on, and prompts are there for others."""
         for chunk in step.chunks:
             sequence = chunk.sequence
             if sequence.kv is None:
                 continue
             sequence.num_computed = chunk.end
+            if not sequence.output_ids or chunk.end - chunk.begin > 1:
+                self._keep(
+                    sequence, (p for p in sequence.window_points if p * self.pool.page_size > chunk.begin)
+                )
             self.pool.slide(sequence.kv, chunk.end)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forgets a sequence, waiting or running, and frees what it holds."""
+        """Forgets a sequence, waiting or running; what it has computed stays for others while there is room."""
         if sequence.kv is None:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
+        self._release(sequence)
+
+    def check(self) -> None:
+        """Asserts that pools, tree and sequences agree on who owns what."""
+        self.tree.check()
+        kvs = (sequence.kv for sequence in self.running)
+        self.pool.check((kv for kv in kvs if kv is not None), *self.tree.cached_pages())
+
+    def _release(self, sequence: Sequence) -> None:
+        assert sequence.kv is not None
+        self._keep(sequence, (sequence.num_computed // self.pool.page_size,))
         self.pool.free(sequence.kv)
         sequence.kv = None
 
-    def _chunk(self, sequence: Sequence, budget: int) -> Chunk:
-        end = min(sequence.num_tokens, sequence.num_computed + budget)
-        return Chunk(sequence, sequence.num_computed, end)
+    def _keep(self, sequence: Sequence, window_points: Iterable[int]) -> None:
+        if not self.settings.prefix_cache:
+            return
+        assert sequence.kv is not None
+        whole = sequence.num_computed // self.pool.page_size
+        keys = sequence.page_keys(whole, self.pool.page_size)
+        self.tree.insert(keys, sequence.kv, [point for point in window_points if point <= whole])
 
-    def _admit_next(self) -> bool:
-        if not self.waiting or len(self.running) >= self.max_running:
+    def _match(self, sequence: Sequence) -> Match:
+        if not self.settings.prefix_cache:
+            return Match(pages=(), num_known=0)
+        # The last token always runs: its logits are wanted.
+        most = (sequence.num_tokens - 1) // self.pool.page_size
+        return self.tree.match(sequence.page_keys(most, self.pool.page_size), most)
+
+    def _num_uncached(self, sequence: Sequence) -> int:
+        return sequence.num_tokens - len(self._match(sequence).pages) * self.pool.page_size
+
+    def _bucket(self, sequence: Sequence) -> int:
+        return bisect_left(self.settings.bucket_bounds, sequence.max_tokens)
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Admits a waiting sequence if both pools can hold its prompt."""
+        pool = self.pool
+        # Those who run may need a page each before long, and what is left of their prompts.
+        promised = sum(pool.pages_for(other.num_tokens) - len(_pages(other)) + 1 for other in self.running)
+        if self.running and promised >= pool.full.num_available:
             return False
-        sequence = self.waiting[0]
-        if not self.pool.can_admit(sequence.max_tokens):
+        match = self._match(sequence)
+        kv = self.tree.begin(sequence.page_keys(len(match.pages), pool.page_size), match)
+        need = pool.pages_for(sequence.num_tokens) - len(kv.full_pages)
+        need_swa = pool.max_swa_pages(sequence.num_tokens) - pool.num_swa_pages(kv)
+        if need + promised > pool.full.num_available or need_swa + len(self.running) > pool.swa.num_available:
+            pool.free(kv)
             return False
-        self.waiting.popleft()
-        sequence.kv = self.pool.admit(sequence.max_tokens)
+        self.waiting.remove(sequence)
+        sequence.kv = kv
+        sequence.num_computed = kv.num_tokens
+        if not sequence.num_preempted:
+            sequence.num_cached = kv.num_tokens
+            sequence.window_points = self._window_points(sequence, match)
+        sequence.admission = next(self._admissions)
         self.running.append(sequence)
         return True
+
+    def _window_points(self, sequence: Sequence, match: Match) -> set[int]:
+        """Where others are likely to part from this prompt: its end, where it parted itself, and at a stride."""
+        size, num_prompt = self.pool.page_size, sequence.num_prompt
+        points = {(num_prompt - 1) // size, match.num_known}
+        if num_prompt <= self.settings.short_prompt_tokens:
+            stride = max(1, self.settings.window_stride // size)
+            points.update(range(stride, num_prompt // size + 1, stride))
+        return points
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Pages for the next tokens, at the cost of the cache and of who was admitted later.
+
+        False if there are none even so: then the sequence itself is preempted.
+        """
+        kv = sequence.kv
+        if kv is None:
+            return False
+        need = self.pool.num_missing_pages(kv, num_tokens)
+        while need > self.pool.full.num_available or need > self.pool.swa.num_available:
+            victim = max(self.running, key=_rank)
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        self.tree.make_room(need, need)
+        self.pool.extend(kv, num_tokens)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.num_computed = 0
+        sequence.num_preempted += 1
+        self.num_preemptions += 1
+        self.waiting.add(sequence)
+
+
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    """Who comes before whom when there is not enough for all."""
+    return sequence.request.priority, sequence.admission
+
+
+def _pages(sequence: Sequence) -> list[int]:
+    return [] if sequence.kv is None else sequence.kv.full_pages
+
+
+def _with_pages(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+    """Those whose sequence was not preempted by one chosen after it."""
+    return tuple(chunk for chunk in chunks if chunk.sequence.kv is not None)

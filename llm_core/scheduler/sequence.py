@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from llm_core.core import GenerateRequest
 from llm_core.kv.dual import SequenceKV
+from llm_core.prefix import PageKey, page_keys
 
 
 @dataclass(eq=False)
@@ -20,6 +22,10 @@ class Sequence:
     Attributes:
         kv: None while the sequence waits.
         num_cached: prompt tokens found in a cache instead of computed.
+        window_points: page boundaries whose windows others may want to go on from.
+        base_tag: see `Queue`.
+        admission: number of its admission; later ones give way to earlier ones.
+        num_preempted: how often it lost its pages to another and waited again.
         submitted_s, scheduled_s, first_token_s: clock readings, None until they happen.
     """
 
@@ -28,9 +34,14 @@ class Sequence:
     kv: SequenceKV | None = None
     num_computed: int = 0
     num_cached: int = 0
+    window_points: set[int] = field(default_factory=set)
+    base_tag: float = 0.0
+    admission: int = -1
+    num_preempted: int = 0
     submitted_s: float = 0.0
     scheduled_s: float | None = None
     first_token_s: float | None = None
+    _keys: list[PageKey] = field(default_factory=list, repr=False)
 
     @property
     def request_id(self) -> str:
@@ -62,3 +73,11 @@ class Sequence:
         if end > self.num_prompt:
             head += self.output_ids[: end - self.num_prompt]
         return head
+
+    def page_keys(self, num_pages: int, page_size: int) -> Seq[PageKey]:
+        """Keys of the first `num_pages` pages, whose tokens are all known."""
+        first = len(self._keys)
+        if num_pages > first:
+            tokens = self.tokens(first * page_size, num_pages * page_size)
+            self._keys += page_keys(tokens, self.request.spans, first, page_size)
+        return self._keys if len(self._keys) == num_pages else self._keys[:num_pages]

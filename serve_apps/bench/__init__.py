@@ -15,6 +15,8 @@ BENCHES = {
     "demo": "serve_apps.bench.demo",
     "encoder": "serve_apps.bench.encoder",
     "image": "serve_apps.bench.image",
+    "prefix": "serve_apps.bench.prefix",
+    "schedule": "serve_apps.bench.schedule",
     "video": "serve_apps.bench.video",
 }
 

@@ -27,7 +27,6 @@ from llm_core.config import DecoderConfig, load_config
 from llm_core.core import GenerateRequest, OutputDelta, SamplingParams
 from llm_core.engine import Engine, EngineSettings
 from llm_core.kv.storage import KINDS
-from llm_core.scheduler import Sequence as EngineSequence
 from llm_core.weights import decoder_tensors
 from llm_core.weights.mimo_v2 import MTP_PREFIX
 from serve_apps.bench import format_table
@@ -139,6 +138,7 @@ def _write_checkpoint(folder: Path) -> DecoderConfig:
 
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
+        prefix_cache=False,
         dtype=args.dtype,
         prefill_chunk_tokens=args.prompt_tokens,
         max_running=BATCH,
@@ -238,12 +238,11 @@ def _measure_batch(engine: Engine, num_tokens: int) -> float:
 def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:
     """KV bytes of a 16K-token sequence over those of a cache that keeps every layer at full length.
 
-    The sequence goes through the scheduler and both pools as any other, without the forward passes; its bytes
-    are measured on the pools' tensors.
+    The sequence grows through both pools as any other, without the forward passes; its bytes are measured on the
+    pools' tensors.
     """
     pool, storage = engine.pool, engine.storage
-    sequence = EngineSequence(_request("long", prompt_ids(_LONG_TOKENS, 1), 1))
-    kv = pool.admit(sequence.max_tokens)
+    kv = pool.begin()
     while kv.num_tokens < _LONG_TOKENS:
         pool.extend(kv, min(pool.step_tokens, _LONG_TOKENS - kv.num_tokens))
         pool.slide(kv, kv.num_tokens)

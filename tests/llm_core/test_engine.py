@@ -125,7 +125,8 @@ def test_media_vectors_replace_embeddings_and_placeholder_ids_do_not_matter(engi
     span = EmbedSpan(start=4, length=8, content_key="k", embeddings=own)
     outside = token_ids[:4] + [10**6] * 8 + token_ids[12:]
     assert tokens_of(run(engine, request(outside, spans=(span,)))) == plain
-    other = EmbedSpan(start=4, length=8, content_key="k", embeddings=torch.randn(8, 32) * 3)
+    # Another picture has another key; one key stands for one content.
+    other = EmbedSpan(start=4, length=8, content_key="l", embeddings=torch.randn(8, 32) * 3)
     assert tokens_of(run(engine, request(outside, spans=(other,)))) != plain
 
 

@@ -23,43 +23,41 @@ class Pools(RuleBasedStateMachine):
         self.pool = DualPool(
             num_full_pages=40, num_swa_pages=14, page_size=PAGE, window_keys=WINDOW, step_tokens=STEP
         )
-        self.alive: list[tuple[SequenceKV, int]] = []
+        self.alive: list[SequenceKV] = []
 
-    @rule(target=sequences, most=st.integers(1, 90))
-    def admit(self, most: int):
-        if not self.pool.can_admit(most):
-            return None
-        kv = self.pool.admit(most)
-        self.alive.append((kv, most))
-        return kv
+    @rule(target=sequences)
+    def begin(self) -> SequenceKV:
+        self.alive.append(self.pool.begin())
+        return self.alive[-1]
 
     @rule(kv=sequences, count=st.integers(1, STEP))
-    def grow(self, kv: SequenceKV | None, count: int) -> None:
+    def grow(self, kv: SequenceKV, count: int) -> None:
         """As a step does: pages for the new tokens, then the window moves on."""
-        if kv is None:
+        need = self.pool.num_missing_pages(kv, count)
+        if need > min(self.pool.full.num_free, self.pool.swa.num_free):
             return
-        most = next(most for other, most in self.alive if other is kv)
-        count = min(count, most - kv.num_tokens)
         begin = kv.num_tokens
         self.pool.extend(kv, count)
         first_seen = max(0, begin - WINDOW + 1)
         assert kv.swa_begin_page * PAGE <= first_seen, "a key inside the window has no SWA page"
-        assert self.pool.num_swa_pages(kv) <= self.pool.max_swa_pages(most)
+        assert self.pool.num_swa_pages(kv) <= self.pool.max_swa_pages(10**6)
         self.pool.slide(kv, kv.num_tokens)
-        assert self.pool.num_swa_pages(kv) <= -(-WINDOW // PAGE) + 1
+        assert self.pool.num_swa_pages(kv) <= self.pool.window_pages + 1
+        # The window of the last page boundary is whole.
+        boundary = kv.num_tokens // PAGE
+        assert kv.swa_begin_page <= max(0, boundary * PAGE - WINDOW + 1) // PAGE
 
     @rule(kv=consumes(sequences))
-    def free(self, kv: SequenceKV | None) -> None:
-        if kv is not None:
-            self.pool.free(kv)
-            self.alive = [(other, most) for other, most in self.alive if other is not kv]
+    def free(self, kv: SequenceKV) -> None:
+        self.pool.free(kv)
+        self.alive = [other for other in self.alive if other is not kv]
 
     @invariant()
     def accounting_is_exact(self) -> None:
-        self.pool.check(kv for kv, _most in self.alive)
+        self.pool.check(self.alive)
 
     def teardown(self) -> None:
-        for kv, _most in self.alive:
+        for kv in self.alive:
             self.pool.free(kv)
         assert self.pool.full.num_used == self.pool.swa.num_used == 0
 
@@ -68,24 +66,10 @@ TestPools = Pools.TestCase
 TestPools.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
-def test_an_admitted_sequence_always_reaches_its_end() -> None:
-    """Reservations: whatever the others do, no admitted sequence runs out of pages."""
-    pool = DualPool(num_full_pages=60, num_swa_pages=12, page_size=PAGE, window_keys=WINDOW, step_tokens=STEP)
-    running = []
-    while pool.can_admit(70):
-        running.append(pool.admit(70))
-    assert len(running) == 2
-    for _ in range(70):
-        for kv in running:
-            pool.extend(kv, 1)
-            pool.slide(kv, kv.num_tokens)
-            pool.check(running)
-
-
 def test_swa_bound_does_not_grow_with_the_length() -> None:
     pool = DualPool(num_full_pages=4096, num_swa_pages=64, page_size=16, window_keys=129, step_tokens=512)
-    assert {pool.max_swa_pages(n) for n in (1_000, 16_000, 64_000)} == {(128 + 512) // 16 + 1}
-    kv = pool.admit(65_536)
+    assert {pool.max_swa_pages(n) for n in (1_000, 16_000, 64_000)} == {128 // 16 + 1 + 512 // 16}
+    kv = pool.begin()
     most = 0
     for _ in range(128):
         pool.extend(kv, 512)
@@ -94,6 +78,25 @@ def test_swa_bound_does_not_grow_with_the_length() -> None:
         assert pool.swa.num_used == 8
     assert kv.num_tokens == 65_536
     assert most == 40
+
+
+def test_a_page_of_the_cache_is_idle_when_nobody_else_owns_it() -> None:
+    pool = PagePool(3)
+    (page,) = pool.take(1)
+    pool.cache(page)
+    assert (pool.num_idle, pool.num_available) == (0, 2)
+    pool.give_back([page])
+    assert (pool.num_idle, pool.num_available, pool.num_free) == (1, 3, 2)
+    with pytest.raises(AssertionError, match="only `uncache` frees it"):
+        pool.give_back([page])
+    pool.share([page])
+    assert pool.num_idle == 0
+    with pytest.raises(AssertionError, match="cached twice"):
+        pool.cache(page)
+    pool.give_back([page])
+    pool.uncache(page)
+    assert (pool.num_idle, pool.num_free) == (0, 3)
+    pool.check()
 
 
 def test_a_double_free_and_a_free_page_shared_are_assertions() -> None:

@@ -33,6 +33,11 @@ class StatsEngine(FakeEngine):
             swa_pages_used=0,
             swa_pages_total=1,
             kv_bytes_used=0,
+            full_pages_cached=0,
+            swa_pages_cached=0,
+            num_preemptions=0,
+            num_prompt_tokens=0,
+            num_cached_tokens=0,
         )
 
 
