@@ -10,8 +10,8 @@ from llm_core.config import DecoderConfig
 from llm_core.engine.settings import EngineSettings
 from llm_core.kv.storage import page_bytes
 
-# Windows that the prefix cache may keep, for each sequence that may run.
-_KEPT_WINDOWS = 8
+# The prefix cache may keep a window for each so many tokens that it keeps.
+_TOKENS_PER_WINDOW = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class MemoryPlan:
 
 
 def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dtype) -> MemoryPlan:
-    """SWA pages for every running sequence's bound and as many windows for later, but at most half of the memory;
-    full pages get the rest.
+    """SWA pages for every running sequence's bound, but at most half of the memory; full pages get the rest, with a
+    window to keep for every so many of them.
 
-    Neither pool gets more than `max_running` sequences of the longest context can use.
+    The full pool gets no more than `max_running` sequences of the longest context can use.
 
     Raises:
         ValueError: too little memory for one sequence's window.
@@ -39,16 +39,17 @@ def plan_memory(config: DecoderConfig, settings: EngineSettings, dtype: torch.dt
     window_pages = -(-(window - 1) // size)
     chunk_pages = -(-(settings.prefill_chunk_tokens - 1) // size)
     swa_per_sequence = min(window_pages + 1 + chunk_pages, pages_per_context)
-    kept = _KEPT_WINDOWS * window_pages if settings.prefix_cache else 0
+    kept_per_page = window_pages * size / _TOKENS_PER_WINDOW if settings.prefix_cache else 0.0
     # A model without layers of a kind still counts its pages, at no cost.
     full_bytes = max(1, page_bytes(config, "full", size, dtype))
     swa_bytes = max(1, page_bytes(config, "swa", size, dtype))
     swa_share = settings.kv_memory_bytes // 2
-    num_swa = min((swa_per_sequence + kept) * settings.max_running, swa_share // swa_bytes)
+    num_swa = min(swa_per_sequence * settings.max_running, swa_share // swa_bytes)
+    rest = settings.kv_memory_bytes - num_swa * swa_bytes
     num_full = min(
-        pages_per_context * settings.max_running,
-        (settings.kv_memory_bytes - num_swa * swa_bytes) // full_bytes,
+        pages_per_context * settings.max_running, int(rest / (full_bytes + kept_per_page * swa_bytes))
     )
+    num_swa += int(num_full * kept_per_page)
     if num_swa < swa_per_sequence or num_full < 1:
         need = 2 * swa_per_sequence * swa_bytes + full_bytes
         raise ValueError(

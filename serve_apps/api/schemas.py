@@ -18,6 +18,8 @@ MAX_MESSAGES = 1024
 MAX_PARTS = 1024
 MAX_NAME_CHARS = 256
 MAX_UUID_CHARS = 128
+MAX_PRIORITY = 100
+"""0 goes first: a client can only step back."""
 
 IGNORED_FIELDS = frozenset(
     {
@@ -261,6 +263,7 @@ class ChatCompletionRequest(_Model):
     ignore_eos: bool = False
     mm_processor_kwargs: MmProcessorKwargs = MmProcessorKwargs()
     timeout_s: float | None = Field(default=None, gt=0.0)
+    priority: int = Field(default=0, ge=0, le=MAX_PRIORITY)
 
     @property
     def media_options(self) -> MediaOptions:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from blake3 import blake3
+
 from llm_core.core import EmbedSpan, GenerateRequest, OutputDelta, SamplingParams, TokenLogprob
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.metrics import Recorder
@@ -163,6 +165,9 @@ class ChatService:
             token_ids=final.token_ids,
             spans=_spans(final, encoded),
             sampling=await self._sampling(request, len(final.token_ids)),
+            # Requests of one key take turns with those of others.
+            user="" if api_key is None else blake3(api_key.encode()).hexdigest(),
+            priority=request.priority,
         )
         clock.add_stages(encoded)
         batches = self._backend.generate(generate)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from llm_core.engine.settings import Dtype, EngineSettings
+from llm_core.scheduler import Policy
 from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
 from serve_apps.cli import CliError
@@ -52,6 +53,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=engine.max_running,
         help="most answers generated at once (default: %(default)s)",
+    )
+    add(
+        "--prefill-chunk-tokens",
+        type=int,
+        default=engine.prefill_chunk_tokens,
+        help="most tokens of one step; prompts get what the answers leave (default: %(default)s)",
+    )
+    add(
+        "--scheduling",
+        choices=get_args(Policy),
+        default=engine.scheduling,
+        help="whose prompt goes first: who has least to run, with a credit for waiting, or who came first "
+        "(default: %(default)s)",
+    )
+    add(
+        "--waiting-credit",
+        metavar="TOKENS",
+        type=float,
+        default=engine.waiting_credit,
+        help="tokens to run that a second of waiting makes up for (default: %(default)s)",
+    )
+    add(
+        "--no-prefix-cache",
+        action="store_true",
+        help="run every prompt from its first token, also where another began alike",
+    )
+    add(
+        "--prefix-window-stride",
+        metavar="TOKENS",
+        type=int,
+        default=engine.prefix_window_stride,
+        help="tokens between the places from which others can go on in a short prompt (default: %(default)s)",
     )
     add(
         "--max-queued",
@@ -235,6 +268,11 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
                 max_context=args.max_context,
                 kv_memory_bytes=args.kv_memory_mib << 20,
                 max_running=args.max_running,
+                prefill_chunk_tokens=args.prefill_chunk_tokens,
+                scheduling=args.scheduling,
+                waiting_credit=args.waiting_credit,
+                prefix_cache=not args.no_prefix_cache,
+                prefix_window_stride=args.prefix_window_stride,
                 max_queued=args.max_queued,
             ),
         ).resolved()

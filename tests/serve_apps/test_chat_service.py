@@ -321,3 +321,17 @@ def test_an_api_error_survives_pickling():
     error = to_api_error(MediaTooLargeError("too many pixels"), param="messages.0.content.1")
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.body(), copy.status, copy.headers()) == (error.body(), error.status, error.headers())
+
+
+async def test_keys_take_turns_and_priorities_reach_the_engine():
+    """A user is told from others by a digest of the key; the key itself goes no further."""
+    backend = FakeBackend()
+    service = fake_chat_service(backend=backend)
+    for api_key, priority in (("one", 0), ("two", 7), ("one", 0), (None, 0)):
+        async for _ in service.stream(ask(priority=priority), api_key=api_key):
+            pass
+    users = [request.user for request in backend.engine.requests]
+    assert users[0] == users[2] != users[1]
+    assert users[3] == ""
+    assert not {"one", "two"} & set(users)
+    assert [request.priority for request in backend.engine.requests] == [0, 7, 0, 0]

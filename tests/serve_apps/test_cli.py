@@ -102,6 +102,8 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     flags += " --max-video-pixels 10 --max-video-frames 11 --max-media-duration-s 12 --decode-timeout-s 13"
     flags += " --decoder-workers 14 --request-timeout-s 15.5 --router round-robin"
     flags += " --embedding-store-bytes 16 --disk-store-bytes 17 --max-encoders 18 --encoder-queue-s 1.9"
+    flags += " --scheduling fcfs --waiting-credit 20.5 --no-prefix-cache --prefix-window-stride 21"
+    flags += " --prefill-chunk-tokens 22"
     folders = ("--file-root", str(tmp_path), "--disk-store", str(tmp_path / "kept"))
     settings = serve_settings(str(tiny), *flags.split(), *folders)
     assert (settings.host, settings.port, settings.model_name) == ("0.0.0.0", 9000, "m")
@@ -113,6 +115,11 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         max_running=3,
         max_queued=4,
         dtype="float32",
+        scheduling="fcfs",
+        waiting_credit=20.5,
+        prefix_cache=False,
+        prefix_window_stride=21,
+        prefill_chunk_tokens=22,
     )
     assert settings.chat == ChatLimits(max_requests=5, default_max_tokens=6, request_timeout_s=15.5)
     assert (settings.router, settings.embedding_store_bytes) == ("round-robin", 16)
@@ -135,6 +142,7 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     [
         ("--max-running", "0", "max_running is 0"),
         ("--request-timeout-s", "0", r"request_timeout_s is 0\.0; it must be greater than 0"),
+        ("--waiting-credit", "0", r"waiting_credit is 0\.0; it must be more than 0"),
         ("--request-timeout-s", "inf", "request_timeout_s is inf"),
         ("--embedding-store-bytes", "-1", "embedding_store_bytes is -1"),
     ],

@@ -101,6 +101,8 @@ def test_true_is_not_the_number_one():
         ({"temperature": -0.1}, "temperature", "at least 0.0"),
         ({"top_p": 0}, "top_p", "greater than 0.0, but 0 came"),
         ({"top_k": 1.5}, "top_k", "whole number"),
+        ({"priority": -1}, "priority", "at least 0, but -1 came"),
+        ({"priority": 101}, "priority", "at most 100, but 101 came"),
         ({"max_tokens": 0}, "max_tokens", "at least 1, but 0 came"),
         ({"max_tokens": True}, "max_tokens", "but true came"),
         ({"max_tokens": 10**30}, "max_tokens", "less than 2147483648"),
