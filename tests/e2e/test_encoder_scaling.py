@@ -27,7 +27,7 @@ from serve_apps.deployments.tensors import unpack_tensor
 from serve_apps.settings import ServerSettings
 from tests.e2e.media import picture
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 APP = "scaled-encoders"
 NUM_PICTURES = 24

@@ -39,6 +39,7 @@ from tests.e2e.questions import (
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
 ]
 
