@@ -13,7 +13,7 @@ import io
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
-from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
 from mm_pipeline.errors import MediaTooLargeError, UnsupportedMediaError
 from mm_pipeline.limits import MediaLimits
@@ -170,9 +169,17 @@ def _check_pixels(size: tuple[int, int], limits: MediaLimits) -> None:
         )
 
 
+def load_codecs() -> Any:
+    """torchvision.io. Importing it takes seconds: who decodes does so before the first picture, others never."""
+    import torchvision.io  # type: ignore[import-untyped]
+
+    return torchvision.io
+
+
 def _decode_jpeg(data: bytes, size: tuple[int, int]) -> torch.Tensor:
+    codecs = load_codecs()
     encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    pixels: torch.Tensor = decode_jpeg(encoded, mode=ImageReadMode.RGB).permute(1, 2, 0)
+    pixels: torch.Tensor = codecs.decode_jpeg(encoded, mode=codecs.ImageReadMode.RGB).permute(1, 2, 0)
     if pixels.shape[1::-1] != size:
         raise ValueError("two readings of one JPEG header differ")
     return pixels

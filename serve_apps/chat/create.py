@@ -17,7 +17,7 @@ from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER, create_audio_encoder, c
 from mm_pipeline.encoders.batched import BatchedEncoders
 from mm_pipeline.encoders.staging import staging_for
 from mm_pipeline.fetch import Fetcher as MediaFetcher
-from mm_pipeline.image import ImageSettings
+from mm_pipeline.image import ImageSettings, load_codecs
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.metrics import NO_RECORDER, Recorder
 from mm_pipeline.pipeline import ImagePipeline, MediaEncoder
@@ -77,6 +77,7 @@ def create_item_encoder(
     """The encoders of a checkpoint, ready to use. max_preparing: pictures decoded at once. on_batch: is told of
     each batch. Raises ValueError for missing or unexpected tensors.
     """
+    load_codecs()
     config = _config(folder)
     # A CPU multiplies float32 several times faster than bfloat16; the decoder takes either.
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32

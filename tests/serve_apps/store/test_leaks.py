@@ -284,6 +284,7 @@ async def test_the_store_in_this_process_is_even_after_all() -> None:
     assert stats.stored - stats.evicted == stats.num_entries
 
 
+@pytest.mark.slow
 async def test_the_shared_store_is_even_after_all(directory: Directory) -> None:
     payloads = weakref.WeakSet[Payload]()
     names = iter(range(1000))
