@@ -22,9 +22,11 @@ pytestmark = pytest.mark.e2e
 ENCODER = "ray::ServeReplica:mm-pipeline:Encoder"
 DIRECTORY = "ray::Directory"
 NOWHERE = "http://127.0.0.1:9/nothing"
+# The clip with an empty box at its end, since others count on encoding the clip itself.
+OTHER_CLIP = (CLIPS / "traffic_light.mp4").read_bytes() + b"\0\0\0\x08free"
 PARTS = {
     "image_url": {"url": data_url(picture(shade=150))},
-    "video_url": {"url": data_url((CLIPS / "traffic_light.mp4").read_bytes(), "video/mp4")},
+    "video_url": {"url": data_url(OTHER_CLIP, "video/mp4")},
     "audio_url": {"url": data_url((CLIPS / "phone_number.wav").read_bytes(), "audio/wav")},
 }
 
