@@ -162,8 +162,11 @@ def sound_labels(sound: Sound, num_rows: int) -> SoundLabels:
     )
 
 
-SIGNS = GLYPHS + "*#"
+SIGNS = GLYPHS + "*#" + "+-^v"
+"""Letters, digits and keys; and of beeps that differ, the loud and the soft, the high and the low ones."""
 MOST_SIGNS = 15
+# Beeps that are to be told apart differ by more than this factor, in level or in pitch.
+_DIFFERS = 1.3
 _LETTERS = {signs: letter for letter, signs in MORSE.items()}
 
 
@@ -171,7 +174,8 @@ def signs_heard(sound: Sound, num_parts: int, part_s: float) -> torch.Tensor:
     """int64 [num_parts, 2]: at the end of each part, how many signs were heard so far and which was the last.
 
     A sign is a dialled key, a letter of Morse code, a beep or a sweep. The number is at most MOST_SIGNS; the sign
-    is its place in SIGNS, IGNORED where there is none or it has no name. Both are IGNORED while a letter may go on.
+    is its place in SIGNS, IGNORED where there is none or it has no name, or not yet: beeps have none before they
+    differ. Both are IGNORED while a letter may go on.
     """
     heard = torch.full((num_parts, 2), IGNORED)
     ends = (torch.arange(num_parts) + 1) * part_s
@@ -187,7 +191,11 @@ def signs_heard(sound: Sound, num_parts: int, part_s: float) -> torch.Tensor:
 def _signs(tones: Sequence[Tone]) -> list[tuple[str, float, float]]:
     """Each sign's name or "", when it ends, and when it is known to have ended."""
     if not tones or tones[0].kind != "morse":
-        return [(tone.name if tone.kind == "dtmf" else "", tone.end_s, tone.end_s) for tone in tones]
+        names = _names_of_beeps(tones)
+        return [
+            (tone.name if tone.kind == "dtmf" else name, tone.end_s, tone.end_s)
+            for tone, name in zip(tones, names, strict=True)
+        ]
     dot_s = min(_dot_s(tone) for tone in tones)
     letters = [[tones[0]]]
     for before, tone in pairwise(tones):
@@ -202,6 +210,23 @@ def _signs(tones: Sequence[Tone]) -> list[tuple[str, float, float]]:
         )
         for letter in letters
     ]
+
+
+def _names_of_beeps(tones: Sequence[Tone]) -> list[str]:
+    """Loud or soft, or else high or low, from the first that differs from one before it."""
+    names = []
+    for number in range(1, len(tones) + 1):
+        heard, tone = tones[:number], tones[number - 1]
+        name = ""
+        for one, other, values, value in (
+            ("+", "-", [each.level for each in heard], tone.level),
+            ("^", "v", [each.start_hz for each in heard], tone.start_hz),
+        ):
+            low, high = min(values), max(values)
+            if not name and tone.kind == "beep" and high > _DIFFERS * low:
+                name = one if value * value > low * high else other
+        names.append(name)
+    return names
 
 
 def _dot_s(tone: Tone) -> float:

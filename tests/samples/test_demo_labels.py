@@ -191,6 +191,30 @@ def test_beeps_are_counted_without_names() -> None:
     assert heard == [(min(number, MOST_SIGNS), "") for number in range(1, 21)]
 
 
+@pytest.mark.parametrize(
+    ("task", "words"), [("loudness", {"loud": "+", "soft": "-"}), ("pitch", {"high": "^", "low": "v"})]
+)
+def test_beeps_that_differ_have_names_from_then_on(task: str, words: dict[str, str]) -> None:
+    num_named = 0
+    for seed in range(30):
+        sample = sounds.sample(np.random.default_rng(seed), "train", turns=1, task=task)
+        (sound,) = sample.media
+        wanted = [
+            words[word] for word in sample.turns[0].answer.lower().rstrip(".").split(", ") if word in words
+        ]
+        names: list[str] = []
+        for number, sign in signs_heard(sound, int(len(sound.samples) / 240) + 100, 0.01).tolist():
+            if number > len(names):
+                names.append(SIGNS[sign] if sign != IGNORED else "")
+        differ = next((index for index, name in enumerate(names) if name), len(names))
+        assert all(names[differ:])
+        if len(wanted) == len(names):
+            assert names[differ:] == wanted[differ:]
+            assert len(set(wanted[:differ])) <= 1
+            num_named += 1
+    assert num_named > 5
+
+
 @pytest.mark.parametrize("task", ["dtmf", "morse"])
 def test_what_is_heard_in_the_end_is_the_answer(task: str) -> None:
     for seed in range(20):
