@@ -63,7 +63,12 @@ EVERYTHING: Plan = (
         Share(scenes=lettering, count=4, turns=6),
         Share(scenes=refusals, count=3, turns=3),
     ),
-    (Share(scenes=sounds, count=5, turns=6), Share(scenes=talk, count=2, turns=3)),
+    (
+        Share(scenes=sounds, count=4, turns=3, tasks=_IN_ORDER),
+        Share(scenes=sounds, count=2, turns=5),
+        Share(scenes=talk, count=1, turns=6, tasks=("sum",)),
+        Share(scenes=talk, count=2, turns=3),
+    ),
     (Share(scenes=clips, count=4, turns=8),),
 )
 
