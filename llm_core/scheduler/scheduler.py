@@ -45,7 +45,7 @@ class Scheduler:
 
     A sequence is admitted when both pools can hold its prompt. Its answer takes pages as it grows; when none are
     left, the sequence admitted last of those with the lowest priority gives up its own and waits to run again, most
-    of it from the prefix cache. The one admitted first is never preempted, so there is always progress.
+    of it from the prefix cache. The first one of the highest priority never does, so there is always progress.
     """
 
     def __init__(self, pool: DualPool, settings: SchedulerSettings) -> None:
@@ -74,6 +74,7 @@ class Scheduler:
 
         With work there is always at least one chunk.
         """
+        preempted_before = self.num_preemptions
         decodes = [
             Chunk(sequence, sequence.num_computed, sequence.num_tokens)
             for sequence in sorted(self.running, key=_rank)
@@ -81,16 +82,20 @@ class Scheduler:
         ]
         least = min(self.pool.page_size, self.settings.step_tokens)
         budget = max(self.settings.step_tokens - len(decodes), least)
-        return Step(decodes=_with_pages(decodes), prefills=_with_pages(self._prefills(budget)))
+        return Step(
+            decodes=_with_pages(decodes), prefills=_with_pages(self._prefills(budget, preempted_before))
+        )
 
-    def _prefills(self, budget: int) -> list[Chunk]:
-        """Chunks of prompts, of who runs already and who waits, by their tags; all of one bucket."""
-        preempted_before = self.num_preemptions
+    def _prefills(self, budget: int, preempted_before: int) -> list[Chunk]:
+        """Chunks of prompts, of who runs already and who waits, by their tags; all of one bucket.
+
+        Nobody is admitted once a sequence has given way in this step: it would come back at once, and again.
+        """
         started = [sequence for sequence in self.running if not sequence.is_decoding]
         started.sort(key=self.waiting.tag, reverse=True)
         chunks: list[Chunk] = []
         bucket: int | None = None
-        may_admit = True
+        may_admit = self.num_preemptions == preempted_before
         while budget > 0:
             waiting = (
                 self.waiting.first() if may_admit and len(self.running) < self.settings.max_running else None
@@ -111,7 +116,6 @@ class Scheduler:
                 bucket = self._bucket(sequence)
                 chunks.append(Chunk(sequence, sequence.num_computed, end))
                 budget -= end - sequence.num_computed
-            # Whoever had to give way would come back at once, and again.
             may_admit = may_admit and self.num_preemptions == preempted_before
         return chunks
 
