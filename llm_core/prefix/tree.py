@@ -69,8 +69,6 @@ class PrefixTree:
         self._clock = count(1)
         self._numbers = count()
         self.num_pages = 0
-        self.num_evicted_pages = 0
-        self.num_evicted_windows = 0
 
     @property
     def num_windows(self) -> int:
@@ -210,7 +208,6 @@ class PrefixTree:
             node.num_windows -= 1
             if not node.num_windows:
                 self.pool.uncache_swa(node.page)
-        self.num_evicted_windows += 1
 
     def _evict_windows(self, num_swa: int) -> None:
         in_use = []
@@ -249,7 +246,6 @@ class PrefixTree:
         leaf.parent = None
         self.pool.full.uncache(leaf.page)
         self.num_pages -= 1
-        self.num_evicted_pages += 1
         if not parent.children and parent.parent is not None:
             self._wait_for_eviction(parent)
 
