@@ -1,7 +1,7 @@
 """The decoder of llm_core with gradients: the same mathematics on whole conversations, without caches.
 
 Parameter names are the hub's without `model.`; the exporter fuses the attention projections. Multi-token-prediction
-layers are here too. Shape letters: B conversations, S positions of the longest, N positions of all, H hidden size.
+layers are here too. Shape letters: N positions of all conversations, W of a window, H hidden size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 
 from llm_core.config import AttentionSpec, DecoderConfig, LayerKind, MoeSpec
 from samples.demo_training.architecture import initialise
-from samples.demo_training.training import sum_over_processes
+from samples.demo_training.processes import sum_over_processes
 
 _BALANCE_RATE = 1e-3
 
@@ -72,47 +72,52 @@ class Decoder(nn.Module):
 
 
 class Batch:
-    """Which positions see which, their rotation, and the way from packed rows to padded ones and back."""
+    """Where the positions of packed conversations lie in windows, which of them see which, and their rotation.
+
+    Attributes:
+        lengths: of the conversations.
+        places: int64 [N], where each position lies when every conversation begins a window of its own.
+        num_windows: of all conversations; W positions each.
+        bias: [windows, 1, 1, W, 2 W], minus infinity where a row of a window may not see a column of it and the
+            window before.
+        rope: cos and sin by layer kind, [N, 1, rope_dim / 2].
+    """
 
     def __init__(self, config: DecoderConfig, lengths: Sequence[int], device: torch.device) -> None:
-        longest = max(lengths)
         window = config.attention("swa").window_keys
         assert window is not None
-        # Whole windows, so that one that slides meets only its own block of keys and the block before.
-        longest = -(-longest // window) * window
-        self.shape = len(lengths), longest
-        self.rows = torch.cat(
-            [torch.arange(length, device=device) + row * longest for row, length in enumerate(lengths)]
-        )
-        position = torch.arange(longest, device=device)
-        # [blocks, rows, columns]: one block of all rows, or each window's rows and its keys and those before it.
-        first = torch.arange(0, longest, window, device=device).view(-1, 1, 1)
-        row = first + torch.arange(window, device=device)[:, None]
-        column = first - window + torch.arange(2 * window, device=device)
-        self.hidden: dict[LayerKind, torch.Tensor] = {
-            "full": (position[:, None] < position)[None],
-            "swa": (row < column) | (row >= column + window) | (column < 0),
-        }
+        self.lengths = list(lengths)
+        self.window = window
+        counts = torch.tensor([-(-length // window) for length in lengths], device=device)
+        self.num_windows = int(counts.sum())
+        firsts = counts.cumsum(0) - counts
+        position = torch.cat([torch.arange(length, device=device) for length in lengths])
+        self.places = position + window * firsts.repeat_interleave(torch.tensor(lengths, device=device))
+        row = torch.arange(window, device=device)[:, None]
+        column = torch.arange(-window, window, device=device)
+        hidden = ((row < column) | (row >= column + window)).repeat(self.num_windows, 1, 1)
+        hidden[firsts] |= column < 0
+        self.bias = torch.zeros(hidden.shape, device=device).masked_fill(hidden, float("-inf"))[:, None, None]
         self.rope: dict[LayerKind, tuple[torch.Tensor, torch.Tensor]] = {}
         kinds: tuple[LayerKind, ...] = ("full", "swa")
         for kind in kinds:
             spec = config.attention(kind)
             exponent = torch.arange(0, spec.rope_dim, 2, device=device, dtype=torch.float32) / spec.rope_dim
-            angles = position[:, None] * spec.rope_theta**-exponent
+            angles = (position[:, None] * spec.rope_theta**-exponent)[:, None]
             self.rope[kind] = angles.cos(), angles.sin()
 
-    def padded(self, x: torch.Tensor, width: int) -> torch.Tensor:
-        """[N, heads * width] to [B, heads, S, width], zeros behind the end of a conversation."""
-        rows = x.new_zeros(self.shape[0] * self.shape[1], x.shape[1]).index_copy(0, self.rows, x)
-        return rows.view(*self.shape, -1, width).transpose(1, 2)
+    def in_windows(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, heads, width] to [windows, heads, W, width], zeros behind the end of a conversation."""
+        rows = x.new_zeros(self.num_windows * self.window, *x.shape[1:]).index_copy(0, self.places, x)
+        return rows.view(self.num_windows, self.window, *x.shape[1:]).transpose(1, 2)
 
     def packed(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, heads, S, width] to [N, heads * width]."""
-        return x.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.rows)
+        """[windows, heads, W, width] to [N, heads, width]."""
+        return x.transpose(1, 2).flatten(0, 1).index_select(0, self.places)
 
 
 class Attention(nn.Module):
-    """Written out: with keys and values of unlike widths, sinks and masks the fused one is no faster on a CPU."""
+    """Keys, values, rotation, sinks and window as in the engine, without a cache."""
 
     def __init__(self, config: DecoderConfig, kind: LayerKind) -> None:
         super().__init__()
@@ -128,44 +133,62 @@ class Attention(nn.Module):
         self.attention_sink_bias = sinks
 
     def forward(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        spec, heads = self.spec, self.spec.num_heads
-        rope, hidden = batch.rope[self.kind], batch.hidden[self.kind]
-        query = _rotated(batch.padded(self.q_proj(x) * spec.head_dim**-0.5, spec.head_dim), spec, rope)
-        key = _rotated(batch.padded(self.k_proj(x), spec.head_dim), spec, rope)
-        value = batch.padded(self.v_proj(x) * self.value_scale, spec.v_head_dim)
-        blocks, rows, columns = hidden.shape
-        # [B, KV heads, blocks, rows or columns, width]
-        query = query.unflatten(1, (spec.num_kv_heads, -1)).unflatten(3, (-1, rows)).transpose(2, 3)
-        key, value = (_blocks(part, rows, columns) for part in (key, value))
-        bias = x.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
-        bias = bias.view(1, blocks, 1, rows, columns).expand(
-            spec.num_kv_heads, -1, heads // spec.num_kv_heads, -1, -1
-        )
-        if self.attention_sink_bias is not None:
-            # One more key, all zeros, so that its score is the sink alone; its value is zero, too.
-            sink = self.attention_sink_bias.view(spec.num_kv_heads, 1, -1, 1, 1)
-            bias = torch.cat([bias, sink.expand(*bias.shape[:-1], 1)], dim=-1)
-            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-        scores = query.flatten(3, 4) @ key.mT
-        bias = bias.flatten(2, 3)
-        attended: torch.Tensor = (scores + bias).softmax(dim=-1) @ value
-        # [B, KV heads, blocks, heads of one * rows, width] back to [B, heads, S, width].
-        heads_together = attended.unflatten(3, (-1, rows)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
-        out: torch.Tensor = self.o_proj(batch.packed(heads_together))
+        spec, rope = self.spec, batch.rope[self.kind]
+        query = _rotated(self.q_proj(x).unflatten(1, (-1, spec.head_dim)), spec, rope)
+        key = _rotated(self.k_proj(x).unflatten(1, (-1, spec.head_dim)), spec, rope)
+        value = (self.v_proj(x) * self.value_scale).unflatten(1, (-1, spec.v_head_dim))
+        attend = self._attend_all if spec.window_keys is None else self._attend_window
+        out: torch.Tensor = self.o_proj(attend(query, key, value, batch).flatten(1))
         return out
 
+    def _attend_all(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: Batch
+    ) -> torch.Tensor:
+        """[N, heads, width] each; a conversation at a time, as lengths differ."""
+        assert self.attention_sink_bias is None
+        width = value.shape[2]
+        # The fused attention of CPUs wants values as wide as keys.
+        value = F.pad(value, (0, self.spec.head_dim - width))
+        outputs = [
+            F.scaled_dot_product_attention(
+                *(part.transpose(0, 1)[None] for part in parts), is_causal=True, enable_gqa=True
+            )[0].transpose(0, 1)
+            for parts in zip(*(part.split(batch.lengths) for part in (query, key, value)), strict=True)
+        ]
+        return torch.cat(outputs)[..., :width]
 
-def _blocks(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """[B, heads, S, D] to [B, heads, S / rows, columns, D]: for each block of rows the columns up to its end."""
-    blocks: torch.Tensor = x.unflatten(2, (-1, rows))
-    if columns == rows:
-        return blocks
-    before = F.pad(blocks, (0, 0, 0, 0, 1, 0))[:, :, :-1]
-    return torch.cat([before, blocks], dim=3)
+    def _attend_window(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: Batch
+    ) -> torch.Tensor:
+        """[N, heads, width] each; a window of rows meets its own columns and those of the window before.
+
+        Written out: with a mask and a sink the fused attention is no faster on a CPU.
+        """
+        groups, rows = self.spec.num_kv_heads, batch.window
+        query = batch.in_windows(query * self.spec.head_dim**-0.5)
+        key, value = (_with_window_before(batch.in_windows(part)) for part in (key, value))
+        bias = batch.bias
+        if self.attention_sink_bias is not None:
+            # One more key, all zeros, so that its score is the sink alone; its value is zero, too.
+            sink = self.attention_sink_bias.view(1, groups, -1, 1, 1)
+            shape = batch.num_windows, groups, sink.shape[2], rows
+            bias = torch.cat([bias.expand(*shape, -1), sink.expand(*shape, -1)], dim=-1)
+            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        # All rows of the heads that share a key.
+        query = query.unflatten(1, (groups, -1)).flatten(2, 3)
+        scores = (query @ key.mT).unflatten(2, (-1, rows)) + bias
+        attended = scores.softmax(dim=-1).flatten(2, 3) @ value
+        return batch.packed(attended.unflatten(2, (-1, rows)).flatten(1, 2))
+
+
+def _with_window_before(x: torch.Tensor) -> torch.Tensor:
+    """[windows, heads, W, width] to [windows, heads, 2 W, width]; a first window's is not its conversation's, and
+    hidden."""
+    return torch.cat([x.roll(1, dims=0), x], dim=2)
 
 
 def _rotated(x: torch.Tensor, spec: AttentionSpec, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """[B, heads, S, D] with its first rope_dim components rotated, component i paired with i + rope_dim / 2."""
+    """[N, heads, D] with its first rope_dim components rotated, component i paired with i + rope_dim / 2."""
     cos, sin = rope
     half = spec.rope_dim // 2
     low, high, rest = x[..., :half], x[..., half : spec.rope_dim], x[..., spec.rope_dim :]

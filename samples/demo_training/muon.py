@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from samples.demo_training.processes import share_out
+
 # Coefficients of the quintic iteration from the method's publication.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ROUNDS = 5
@@ -43,7 +45,9 @@ class Muon(torch.optim.Optimizer):
                     momentum.lerp_(gradient, 1 - group["momentum"])
                     updates.append(gradient.lerp(momentum, group["momentum"]))
                 scale = 0.2 * max(shape) ** 0.5
-                for (matrix, _), update in zip(pairs, orthogonal(torch.stack(updates)), strict=True):
+                for (matrix, _), update in zip(
+                    pairs, share_out(orthogonal, torch.stack(updates)), strict=True
+                ):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(update, alpha=-group["lr"] * scale)
 

@@ -23,11 +23,12 @@ from torch.multiprocessing.spawn import spawn
 
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import audio_encoder, audio_tokenizer, vision_encoder
+from samples.demo_training.processes import Shard
 from samples.demo_training.stages.decoder import WITHOUT_EYES, DecoderStage, Model
 from samples.demo_training.stages.drafting import DraftingStage
 from samples.demo_training.stages.sound import EmbeddingStage, FeatureStage, fit_codebooks
 from samples.demo_training.stages.vision import VisionStage
-from samples.demo_training.training import Run, Shard, Stage, train
+from samples.demo_training.training import Run, Stage, train
 
 _SEED = 4_000_000
 _CODEBOOK_SOUNDS = 1600

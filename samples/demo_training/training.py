@@ -10,7 +10,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,26 +22,13 @@ from torch import nn
 from tqdm import tqdm
 
 from samples.demo_training.muon import Muon
+from samples.demo_training.processes import WHOLE, Shard, agree
 
 SAVE_EVERY_S = 120.0
 LOG_EVERY = 25
 _WARMUP = 100
 # Muon's steps may be larger than AdamW's.
 _MUON_SHARE = 3.0
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What one process of `count` makes of a batch: every count-th item from `index` on."""
-
-    index: int = 0
-    count: int = 1
-
-    def __contains__(self, item: int) -> bool:
-        return item % self.count == self.index
-
-
-WHOLE = Shard()
 
 
 class Stage(Protocol):
@@ -141,7 +128,7 @@ def train(stage: Stage, run: Run) -> bool:
             loss.backward()
             ends = time.monotonic() >= run.deadline or asked.is_set()
             if run.shard.count > 1:
-                ends = _agree(stage.module, ends)
+                ends = agree(stage.module, ends)
             torch.nn.utils.clip_grad_norm_(stage.module.parameters(), 1.0)
             for optimiser in optimisers:
                 optimiser.step()
@@ -166,33 +153,6 @@ def train(stage: Stage, run: Run) -> bool:
         # What was saved is there before another stage is built on it.
         torch.distributed.barrier()
     return step >= stage.steps
-
-
-def _agree(module: nn.Module, ends: bool) -> bool:
-    """Averages the gradients of all processes; True when any of them ends."""
-    learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in learning:
-        # An expert that no row of this process chose has none.
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([float(ends)])])
-    torch.distributed.all_reduce(flat)
-    flat /= torch.distributed.get_world_size()
-    at = 0
-    for gradient in gradients:
-        gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-        at += gradient.numel()
-    return bool(flat[-1] > 0)
-
-
-def sum_over_processes(tensors: Sequence[torch.Tensor]) -> None:
-    """Each becomes, in place, the sum of what all processes hold; they share a shape."""
-    if torch.distributed.is_initialized():
-        stacked = torch.stack(list(tensors))
-        torch.distributed.all_reduce(stacked)
-        for tensor, summed in zip(tensors, stacked, strict=True):
-            tensor.copy_(summed)
 
 
 @contextmanager

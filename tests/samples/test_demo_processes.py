@@ -10,7 +10,8 @@ import torch
 import torch.distributed
 from torch.multiprocessing.spawn import spawn
 
-from samples.demo_training.training import Run, Shard, sum_over_processes, train
+from samples.demo_training.processes import Shard, sum_over_processes
+from samples.demo_training.training import Run, train
 from tests.samples.test_demo_training import TinyStage
 
 

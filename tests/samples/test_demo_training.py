@@ -16,10 +16,11 @@ from torch import nn
 
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.muon import Muon, orthogonal
+from samples.demo_training.processes import Shard
 from samples.demo_training.scenes import talk
-from samples.demo_training.stages.decoder import DecoderStage, Group
+from samples.demo_training.stages.decoder import Conversations, DecoderStage
 from samples.demo_training.stages.drafting import DraftingStage, drafts
-from samples.demo_training.training import Run, Shard, prefetched, schedule, train
+from samples.demo_training.training import Run, prefetched, schedule, train
 from tests.samples.conftest import Exported
 
 
@@ -169,7 +170,7 @@ def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: 
     model.sign_heads = nn.ModuleList()
     model.decoder.mtp, model.decoder.lm_head = nn.Identity(), nn.Identity()
     stage = DecoderStage("tiny", 1, model, None)
-    return stage.loss([Group(conversations=tuple(conversations), families=("a", "b", "a"))])[1]
+    return stage.loss(Conversations(conversations=tuple(conversations), families=("a", "b", "a")))[1]
 
 
 @pytest.mark.parametrize(("ahead", "right"), [(1, 1.0), (0, 0.0), (2, 0.0)])

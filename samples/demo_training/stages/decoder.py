@@ -6,7 +6,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +20,9 @@ from mm_pipeline.encoders.mimo_vision import MimoVisionEncoder
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.decoder import Decoder
 from samples.demo_training.labels import IGNORED, MOST_SIGNS, SIGNS
+from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
-from samples.demo_training.training import WHOLE, Shard, prefetched
+from samples.demo_training.training import prefetched
 from samples.demo_training.vocabulary import full_config
 
 _SEED = 3_000_000
@@ -43,39 +43,33 @@ class Share:
     tasks: tuple[str, ...] = ()
 
 
-Plan: TypeAlias = tuple[tuple[Share, ...], ...]
-"""Conversations of one step, those of like length together."""
+Plan: TypeAlias = tuple[Share, ...]
+"""The conversations of one step."""
 
 # What has to be read off one by one takes longest to learn.
 _IN_ORDER = ("dtmf", "dtmf", "keys", "morse", "morse", "count", "loudness", "pitch")
 WITHOUT_EYES: Plan = (
-    (
-        Share(scenes=sounds, count=11, turns=3, tasks=_IN_ORDER),
-        Share(scenes=sounds, count=2, turns=4),
-        Share(scenes=refusals, count=2, turns=3, tasks=_WITHOUT_MEDIA),
-        Share(scenes=talk, count=2, turns=6, tasks=("sum",)),
-        Share(scenes=talk, count=1, turns=4),
-    ),
+    Share(scenes=sounds, count=11, turns=3, tasks=_IN_ORDER),
+    Share(scenes=sounds, count=2, turns=4),
+    Share(scenes=refusals, count=2, turns=3, tasks=_WITHOUT_MEDIA),
+    Share(scenes=talk, count=2, turns=6, tasks=("sum",)),
+    Share(scenes=talk, count=1, turns=4),
 )
 EVERYTHING: Plan = (
-    (
-        Share(scenes=pictures, count=5, turns=8),
-        Share(scenes=lettering, count=4, turns=6),
-        Share(scenes=refusals, count=3, turns=3),
-    ),
-    (
-        Share(scenes=sounds, count=4, turns=3, tasks=_IN_ORDER),
-        Share(scenes=sounds, count=2, turns=5),
-        Share(scenes=talk, count=1, turns=6, tasks=("sum",)),
-        Share(scenes=talk, count=2, turns=3),
-    ),
-    (Share(scenes=clips, count=4, turns=8),),
+    Share(scenes=pictures, count=5, turns=8),
+    Share(scenes=lettering, count=4, turns=6),
+    Share(scenes=refusals, count=3, turns=3),
+    Share(scenes=sounds, count=4, turns=3, tasks=_IN_ORDER),
+    Share(scenes=sounds, count=2, turns=5),
+    Share(scenes=talk, count=1, turns=6, tasks=("sum",)),
+    Share(scenes=talk, count=2, turns=3),
+    Share(scenes=clips, count=4, turns=8),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """Conversations that are padded together, and the family of each."""
+class Conversations:
+    """The conversations of one step, and the family of each."""
 
     conversations: tuple[Conversation, ...]
     families: tuple[str, ...]
@@ -157,26 +151,22 @@ class DecoderStage:
         self._tokenizer = tokenizer
         self._offset = zlib.crc32(name.encode())
 
-    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[list[Group]]:
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Conversations]:
         writer = Writer(self._tokenizer_codes)
         return prefetched(
             lambda step: make_step(writer, self._plan, self._offset, step, shard), first, self.steps
         )
 
-    def loss(self, groups: list[Group]) -> tuple[torch.Tensor, dict[str, float]]:
-        total = sum(int(one.learnt.sum()) for group in groups for one in group.conversations)
-        losses = []
+    def loss(self, batch: Conversations) -> tuple[torch.Tensor, dict[str, float]]:
         right: dict[str, list[float]] = defaultdict(list)
-        for group in groups:
-            logits, targets, owners, signs = self._predict(group.conversations)
-            losses.append(F.cross_entropy(logits, targets, reduction="sum") / total)
-            if signs is not None:
-                losses.append(_SIGNS_WEIGHT * signs)
-            correct = logits.argmax(dim=-1) == targets
-            for owner, answer_right in zip(owners, _by_answer(correct, group.conversations), strict=True):
-                right[group.families[owner]].append(answer_right)
-        numbers = {family: float(np.mean(values)) for family, values in right.items()}
-        return torch.stack(losses).sum(), numbers
+        logits, targets, owners, signs = self._predict(batch.conversations)
+        loss = F.cross_entropy(logits, targets)
+        if signs is not None:
+            loss = loss + _SIGNS_WEIGHT * signs
+        correct = logits.argmax(dim=-1) == targets
+        for owner, answer_right in zip(owners, _by_answer(correct, batch.conversations), strict=True):
+            right[batch.families[owner]].append(answer_right)
+        return loss, {family: float(np.mean(values)) for family, values in right.items()}
 
     def after_step(self) -> None:
         self.module.decoder.balance()
@@ -219,24 +209,18 @@ class DecoderStage:
         return codes
 
 
-def make_step(writer: Writer, plan: Plan, offset: int, step: int, shard: Shard = WHOLE) -> list[Group]:
+def make_step(writer: Writer, plan: Plan, offset: int, step: int, shard: Shard = WHOLE) -> Conversations:
     """The conversations of one step, or a shard of them: always the same."""
-    groups = []
-    numbers = count()
-    for shares in plan:
-        conversations, names = [], []
-        for share in shares:
-            for number in islice(numbers, share.count):
-                if number not in shard:
-                    continue
-                rng = np.random.default_rng([_SEED, offset, step, number])
-                task = str(rng.choice(share.tasks)) if share.tasks else None
-                sample = share.scenes.sample(rng, "train", turns=share.turns, task=task)
-                conversations.append(writer.write(sample, rng))
-                names.append(_NAMES.get(share.scenes, "talk"))
-        if conversations:
-            groups.append(Group(conversations=tuple(conversations), families=tuple(names)))
-    return groups
+    conversations, families = [], []
+    shares = [share for share in plan for _ in range(share.count)]
+    for number, share in enumerate(shares):
+        if number in shard:
+            rng = np.random.default_rng([_SEED, offset, step, number])
+            task = str(rng.choice(share.tasks)) if share.tasks else None
+            sample = share.scenes.sample(rng, "train", turns=share.turns, task=task)
+            conversations.append(writer.write(sample, rng))
+            families.append(_NAMES.get(share.scenes, "talk"))
+    return Conversations(conversations=tuple(conversations), families=tuple(families))
 
 
 def _by_answer(correct: torch.Tensor, conversations: Sequence[Conversation]) -> list[float]:

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.conversations import Conversation, Writer
-from samples.demo_training.stages.decoder import EVERYTHING, Group, Model, make_step
-from samples.demo_training.training import WHOLE, Shard, prefetched
+from samples.demo_training.processes import WHOLE, Shard
+from samples.demo_training.stages.decoder import EVERYTHING, Conversations, Model, make_step
+from samples.demo_training.training import prefetched
 
 
 class DraftingStage:
@@ -28,7 +29,7 @@ class DraftingStage:
         model.decoder.eval()
         self._tokenizer = tokenizer
 
-    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[list[Group]]:
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Conversations]:
         def codes(mel: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
                 found: torch.Tensor = self._tokenizer(mel)
@@ -37,16 +38,12 @@ class DraftingStage:
         writer, offset = Writer(codes), zlib.crc32(self.name.encode())
         return prefetched(lambda step: make_step(writer, EVERYTHING, offset, step, shard), first, self.steps)
 
-    def loss(self, groups: list[Group]) -> tuple[torch.Tensor, dict[str, float]]:
-        losses: list[torch.Tensor] = []
-        right = [[0.0, 0.0] for _ in range(self.module.decoder.config.num_mtp_layers)]
-        for group in groups:
-            for layer, (logits, targets) in enumerate(drafts(self.module, group.conversations)):
-                losses.append(F.cross_entropy(logits, targets))
-                right[layer][0] += (logits.argmax(dim=-1) == targets).sum().item()
-                right[layer][1] += len(targets)
-        numbers = {f"head_{layer + 1}": got / asked for layer, (got, asked) in enumerate(right)}
-        return torch.stack(losses).sum() / len(groups), numbers
+    def loss(self, batch: Conversations) -> tuple[torch.Tensor, dict[str, float]]:
+        losses, numbers = [], {}
+        for layer, (logits, targets) in enumerate(drafts(self.module, batch.conversations)):
+            losses.append(F.cross_entropy(logits, targets))
+            numbers[f"head_{layer + 1}"] = (logits.argmax(dim=-1) == targets).float().mean().item()
+        return torch.stack(losses).sum(), numbers
 
     def after_step(self) -> None:
         """Nothing."""

@@ -19,10 +19,11 @@ from mm_pipeline.encoders.mimo_audio import group_codes
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import audio_encoder, audio_tokenizer, model_config
 from samples.demo_training.labels import IGNORED, SoundLabels, concatenated, sound_labels
+from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import sounds
 from samples.demo_training.scenes.base import Sound
 from samples.demo_training.scenes.tones import KEYS
-from samples.demo_training.training import WHOLE, Shard, prefetched
+from samples.demo_training.training import prefetched
 
 SOUNDS_PER_BATCH = 16
 FRAMES_PER_ROW = 4

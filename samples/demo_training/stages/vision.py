@@ -26,10 +26,11 @@ from samples.demo_training.labels import (
     concatenated,
     picture_labels,
 )
+from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import lettering, pictures
 from samples.demo_training.scenes.base import Medium, Picture, Split
 from samples.demo_training.scenes.sheets import sheet
-from samples.demo_training.training import WHOLE, Shard, prefetched
+from samples.demo_training.training import prefetched
 
 PICTURES_PER_BATCH = 16
 # Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
