@@ -71,16 +71,44 @@ class DualPool:
             and self.max_swa_pages(num_tokens) <= self.swa.num_pages
         )
 
-    def begin(self, full_pages: Sequence[int] = ()) -> SequenceKV:
-        """A new sequence that begins with these full pages of others, and with the SWA pages of the last window."""
+    def begin(self, full_pages: Sequence[int] = (), num_pages: int | None = None) -> SequenceKV:
+        """A new sequence that begins with these full pages of others, and with the SWA pages of the last window.
+
+        num_pages: it is to have so many, with the window before their end, and `fill` or `cancel` must follow; SWA
+        pages that are missing do not matter then.
+        """
+        end = len(full_pages) if num_pages is None else num_pages
         kv = SequenceKV(
             num_tokens=len(full_pages) * self.page_size,
             full_pages=list(full_pages),
-            swa_begin_page=max(0, len(full_pages) - self.window_pages),
+            swa_begin_page=max(0, end - self.window_pages),
         )
         self.full.share(kv.full_pages)
-        self.swa.share(self.swa_pages(kv))
+        self.swa.share(self._swa_of_full[page] for page in self._in_window(kv))
         return kv
+
+    def fill(self, kv: SequenceKV, num_pages: int) -> None:
+        """Full and SWA pages for what a sequence lacks that began with fewer than `num_pages`; they must be free."""
+        kv.full_pages += self.full.take(num_pages - len(kv.full_pages))
+        kv.num_tokens = num_pages * self.page_size
+        lacking = [page for page in kv.full_pages[kv.swa_begin_page :] if not self.has_swa(page)]
+        for page, swa_page in zip(lacking, self.swa.take(len(lacking)), strict=True):
+            self._swa_of_full[page] = swa_page
+
+    def cancel(self, kv: SequenceKV) -> None:
+        """Gives back what a sequence began with that is not filled."""
+        self._drop_swa(self._in_window(kv))
+        self.full.give_back(kv.full_pages)
+        kv.full_pages = []
+        kv.num_tokens = kv.swa_begin_page = 0
+
+    def num_held_swa(self, kv: SequenceKV) -> int:
+        """SWA pages of a sequence that may not be filled yet."""
+        return len(self._in_window(kv))
+
+    def _in_window(self, kv: SequenceKV) -> list[int]:
+        """Full pages of the window that have an SWA page."""
+        return [page for page in kv.full_pages[kv.swa_begin_page :] if self.has_swa(page)]
 
     def num_missing_pages(self, kv: SequenceKV, num_tokens: int) -> int:
         """Pages of each pool that `extend` takes."""
@@ -134,6 +162,10 @@ class DualPool:
 
     def has_swa(self, full_page: int) -> bool:
         return self._swa_of_full[full_page] != NO_PAGE
+
+    def swa_page(self, full_page: int) -> int:
+        """The SWA page that a full page maps to, or NO_PAGE."""
+        return self._swa_of_full[full_page]
 
     def swa_is_idle(self, full_page: int) -> bool:
         return self.swa.is_idle(self._swa_of_full[full_page])

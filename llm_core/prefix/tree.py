@@ -6,8 +6,10 @@ apart. A window is what the sliding-window layers need to go on behind a page bo
 however far the full pages go on (a longer match would read keys that are gone).
 
 The tree is an owner of its pages beside the sequences that use them, so nothing in use is ever freed, whatever is
-evicted: a sequence owns all its full pages up to the root, and the SWA pages of its own window only. Knows no
-tensors.
+evicted: a sequence owns all its full pages up to the root, and the SWA pages of its own window only.
+
+Below the device there may be tiers that keep what is evicted. A match goes on through them where the tree ends, and
+where only a window is missing it may come from there. Knows no tensors.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
+from llm_core.config import LayerKind
 from llm_core.kv.dual import DualPool, SequenceKV
+from llm_core.kv.tiers.base import LowerTiers, NoTiers, PageLoad
 from llm_core.prefix.keys import PageKey
 
 # Stale entries of the eviction order are cleared away once there are this many more than pages.
@@ -26,11 +31,11 @@ _FEW = 64
 
 
 class Node:
-    """One full page. num_windows: kept windows that it is part of. used: when it was used last."""
+    """One full page. num_windows: kept windows that it is part of. used: when it or one behind it was used last."""
 
     __slots__ = ("children", "depth", "key", "num_windows", "page", "parent", "used")
 
-    def __init__(self, parent: Node | None, key: PageKey | None, page: int) -> None:
+    def __init__(self, parent: Node | None, key: PageKey, page: int) -> None:
         self.parent, self.key, self.page = parent, key, page
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[PageKey, Node] = {}
@@ -42,12 +47,23 @@ class Node:
 class Match:
     """How much of a prompt is there.
 
-    pages: full pages that may be used, up to a boundary with a whole window. num_known: full pages that are there,
-    with or without a window; where that is more, the window at its end is worth keeping next time.
+    num_pages: how many may be used, up to a boundary with a whole window. pages: those of them that are full pages on
+    the device, the first ones. num_known: pages that are there, with or without a window; where that is more, the
+    window at its end is worth keeping next time.
     """
 
-    pages: tuple[int, ...]
-    num_known: int
+    num_pages: int = 0
+    pages: tuple[int, ...] = ()
+    num_known: int = 0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A page that a tier has: of which kind, the how manyth of the prompt, and what it holds."""
+
+    kind: LayerKind
+    index: int
+    block: Any
 
 
 def _is_due(entry: tuple[int, int, Node]) -> bool:
@@ -59,61 +75,106 @@ def _is_due(entry: tuple[int, int, Node]) -> bool:
 class PrefixTree:
     """Owns, beside others, the pages of prefixes worth keeping, as long as nobody needs the room."""
 
-    def __init__(self, pool: DualPool) -> None:
+    def __init__(self, pool: DualPool, tiers: LowerTiers | None = None) -> None:
         self.pool = pool
-        self._root = Node(None, None, -1)
+        self._tiers = tiers or NoTiers()
+        self._root = Node(None, b"", -1)
+        self._nodes: dict[PageKey, Node] = {}
         # The end node of each kept window, the one that was not used for longest first.
         self._windows: OrderedDict[Node, None] = OrderedDict()
         # Leaves by the time of their last use; an entry whose time is not its node's any more is stale.
         self._leaves: list[tuple[int, int, Node]] = []
         self._clock = count(1)
         self._numbers = count()
-        self.num_pages = 0
+
+    @property
+    def num_pages(self) -> int:
+        return len(self._nodes)
 
     @property
     def num_windows(self) -> int:
         return len(self._windows)
 
-    def match(self, keys: Sequence[PageKey], most_pages: int) -> Match:
-        """The longest usable beginning of `keys`, at most `most_pages`. Changes nothing."""
-        path = self._path(keys[:most_pages])
-        need = self.pool.window_pages
-        in_a_row = usable = 0
-        for depth, node in enumerate(path, start=1):
-            in_a_row = in_a_row + 1 if self.pool.has_swa(node.page) else 0
-            if in_a_row >= min(depth, need):
-                usable = depth
-        return Match(pages=tuple(node.page for node in path[:usable]), num_known=len(path))
+    def match(self, keys: Sequence[PageKey]) -> Match:
+        """The longest usable beginning of `keys`. Changes nothing."""
+        path = self._path(keys)
+        num_known = len(path)
+        while num_known < len(keys) and self._tiers.has("full", keys[num_known]):
+            num_known += 1
+        usable = in_a_row = 0
+        if not self.pool.window_pages:
+            usable = num_known
+        for index in reversed(range(num_known)):
+            if usable:
+                break
+            on_device = index < len(path) and self.pool.has_swa(path[index].page)
+            in_a_row = in_a_row + 1 if on_device or self._tiers.has("swa", keys[index]) else 0
+            if in_a_row == self.pool.window_pages or index == 0:
+                usable = index + in_a_row
+        pages = tuple(node.page for node in path[:usable])
+        return Match(num_pages=usable, pages=pages, num_known=num_known)
+
+    def fetch(self, keys: Sequence[PageKey], match: Match) -> list[Fetched] | None:
+        """What of the match must be loaded from the tiers. None where they have lost some of it since."""
+        found = []
+        for index in range(len(match.pages), match.num_pages):
+            found.append(Fetched("full", index, self._tiers.fetch("full", keys[index])))
+        for index in range(max(0, match.num_pages - self.pool.window_pages), match.num_pages):
+            if index >= len(match.pages) or not self.pool.has_swa(match.pages[index]):
+                found.append(Fetched("swa", index, self._tiers.fetch("swa", keys[index])))
+        return None if any(one.block is None for one in found) else found
 
     def begin(self, keys: Sequence[PageKey], match: Match) -> SequenceKV:
-        """A sequence that goes on behind the match, whose pages count as used now."""
-        path = self._path(keys[: len(match.pages)])
-        self._touch(path)
-        if path and path[-1] in self._windows:
-            self._windows.move_to_end(path[-1])
-        return self.pool.begin(match.pages)
+        """A sequence that goes on behind the match, whose pages count as used now.
 
-    def insert(self, keys: Sequence[PageKey], kv: SequenceKV, windows: Iterable[int]) -> None:
+        Where something of it must be fetched, `load` or the pool's `cancel` must follow.
+        """
+        if match.pages:
+            node = self._nodes[keys[len(match.pages) - 1]]
+            self._touch(node)
+            if node in self._windows:
+                self._windows.move_to_end(node)
+        return self.pool.begin(match.pages, match.num_pages)
+
+    def load(self, kv: SequenceKV, match: Match, fetched: Iterable[Fetched]) -> tuple[PageLoad, ...]:
+        """Gives the sequence pages for what was fetched, and says what goes where; they must be available."""
+        swa = sum(one.kind == "swa" for one in fetched)
+        self.make_room(match.num_pages - len(match.pages), swa)
+        self.pool.fill(kv, match.num_pages)
+        pages = kv.full_pages
+        return tuple(
+            PageLoad(
+                kind=one.kind,
+                page=pages[one.index] if one.kind == "full" else self.pool.swa_page(pages[one.index]),
+                block=one.block,
+            )
+            for one in fetched
+        )
+
+    def insert(
+        self, keys: Sequence[PageKey], kv: SequenceKV, windows: Iterable[int], num_kept: int = 0
+    ) -> None:
         """Keeps the pages of a sequence that `keys` name, all of them computed.
 
         Where the same prefix is there already, the sequence goes on with the tree's pages and gives back its own,
         so that what is in use is always a whole way up to the root. windows: page boundaries, at most len(keys),
-        whose windows to keep; one of which a part is gone is left out.
+        whose windows to keep; one of which a part is gone is left out. num_kept: so many of its first pages are the
+        tree's already.
         """
-        node, path = self._root, []
-        for index, key in enumerate(keys):
-            mine = kv.full_pages[index]
-            child = node.children.get(key)
+        node = self._nodes[keys[num_kept - 1]] if num_kept else self._root
+        for index in range(num_kept, len(keys)):
+            key, mine = keys[index], kv.full_pages[index]
+            child = self._nodes.get(key)
             if child is None:
                 child = self._add(node, key, mine)
             elif child.page != mine:
                 self.pool.exchange(kv, index, child.page)
             node = child
-            path.append(child)
-        self._touch(path)
+        if node is not self._root:
+            self._touch(node)
         for boundary in windows:
-            if 0 < boundary <= len(path):
-                self._keep_window(path[boundary - 1])
+            if 0 < boundary <= len(keys):
+                self._keep_window(self._nodes[keys[boundary - 1]])
 
     def make_room(self, num_full: int, num_swa: int) -> None:
         """Evicts what was not used for longest until so many pages of each pool are free.
@@ -131,13 +192,13 @@ class PrefixTree:
 
     def cached_pages(self) -> tuple[list[int], list[int]]:
         """Full pages of the tree, and those of them whose SWA pages it owns; for `DualPool.check`."""
-        nodes = list(self._nodes())
+        nodes = self._nodes.values()
         return [node.page for node in nodes], [node.page for node in nodes if node.num_windows]
 
     def check(self) -> None:
         """Asserts that what the tree counts is what it holds."""
-        nodes = list(self._nodes())
-        assert len(nodes) == self.num_pages, "nodes are miscounted"
+        nodes = list(self._reached())
+        assert {node.key: node for node in nodes} == self._nodes, "a node is not under its key, or cannot be reached"
         covering: dict[Node, int] = {}
         for end in self._windows:
             for node in self._window(end):
@@ -151,28 +212,27 @@ class PrefixTree:
             assert node.children or (node.used, id(node)) in waiting, "a leaf cannot be evicted"
 
     def _path(self, keys: Sequence[PageKey]) -> list[Node]:
-        node, path = self._root, []
+        path = []
         for key in keys:
-            child = node.children.get(key)
-            if child is None:
+            node = self._nodes.get(key)
+            if node is None:
                 break
-            node = child
-            path.append(child)
+            path.append(node)
         return path
 
     def _add(self, parent: Node, key: PageKey, page: int) -> Node:
         node = Node(parent, key, page)
         parent.children[key] = node
+        self._nodes[key] = node
         self.pool.full.cache(page)
-        self.num_pages += 1
+        self._tiers.computed("full", key, page)
         return node
 
-    def _touch(self, path: Sequence[Node]) -> None:
-        now = next(self._clock)
-        for node in path:
-            node.used = now
-        if path and not path[-1].children:
-            self._wait_for_eviction(path[-1])
+    def _touch(self, node: Node) -> None:
+        """Those before it count as used with it once they are leaves themselves."""
+        node.used = next(self._clock)
+        if not node.children:
+            self._wait_for_eviction(node)
 
     def _wait_for_eviction(self, leaf: Node) -> None:
         if len(self._leaves) > 2 * self.num_pages + _FEW:
@@ -199,6 +259,7 @@ class PrefixTree:
         for node in nodes:
             if not node.num_windows:
                 self.pool.cache_swa(node.page)
+                self._tiers.computed("swa", node.key, self.pool.swa_page(node.page))
             node.num_windows += 1
         self._windows[end] = None
 
@@ -207,6 +268,7 @@ class PrefixTree:
         for node in self._window(end):
             node.num_windows -= 1
             if not node.num_windows:
+                self._tiers.evicted("swa", node.key, self.pool.swa_page(node.page))
                 self.pool.uncache_swa(node.page)
 
     def _evict_windows(self, num_swa: int) -> None:
@@ -237,19 +299,19 @@ class PrefixTree:
             heapq.heappush(self._leaves, entry)
 
     def _remove(self, leaf: Node) -> None:
-        parent, key = leaf.parent, leaf.key
+        parent = leaf.parent
         assert parent is not None
-        assert key is not None
         if leaf in self._windows:
             self._drop_window(leaf)
-        del parent.children[key]
+        del parent.children[leaf.key], self._nodes[leaf.key]
         leaf.parent = None
+        self._tiers.evicted("full", leaf.key, leaf.page)
         self.pool.full.uncache(leaf.page)
-        self.num_pages -= 1
+        parent.used = max(parent.used, leaf.used)
         if not parent.children and parent.parent is not None:
             self._wait_for_eviction(parent)
 
-    def _nodes(self) -> Iterator[Node]:
+    def _reached(self) -> Iterator[Node]:
         waiting = list(self._root.children.values())
         while waiting:
             node = waiting.pop()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from llm_core.kv.dual import DualPool
+from llm_core.kv.tiers.base import LowerTiers, PageLoad
 from llm_core.prefix import Match, PrefixTree
 from llm_core.scheduler.queue import Queue
 from llm_core.scheduler.sequence import Sequence
@@ -39,6 +40,11 @@ class Step:
     def chunks(self) -> tuple[Chunk, ...]:
         return self.decodes + self.prefills
 
+    @property
+    def loads(self) -> list[PageLoad]:
+        """What must be in its page before the layer that reads it runs."""
+        return [load for chunk in self.prefills for load in chunk.sequence.loads]
+
 
 class Scheduler:
     """Admits sequences, gives them pages step by step, and takes them away again when a pool runs short.
@@ -48,10 +54,12 @@ class Scheduler:
     of it from the prefix cache. The first one of the highest priority never does, so there is always progress.
     """
 
-    def __init__(self, pool: DualPool, settings: SchedulerSettings) -> None:
+    def __init__(
+        self, pool: DualPool, settings: SchedulerSettings, tiers: LowerTiers | None = None
+    ) -> None:
         self.pool = pool
         self.settings = settings
-        self.tree = PrefixTree(pool)
+        self.tree = PrefixTree(pool, tiers)
         self.waiting = Queue(
             self._num_uncached,
             policy=settings.policy,
@@ -126,6 +134,7 @@ class Scheduler:
             if sequence.kv is None:
                 continue
             sequence.num_computed = chunk.end
+            sequence.loads = ()
             if not sequence.output_ids or chunk.end - chunk.begin > 1:
                 self._keep(
                     sequence, (p for p in sequence.window_points if p * self.pool.page_size > chunk.begin)
@@ -151,24 +160,30 @@ class Scheduler:
         self._keep(sequence, (sequence.num_computed // self.pool.page_size,))
         self.pool.free(sequence.kv)
         sequence.kv = None
+        sequence.loads = ()
 
     def _keep(self, sequence: Sequence, window_points: Iterable[int]) -> None:
         if not self.settings.prefix_cache:
             return
         assert sequence.kv is not None
+        if sequence.loads:
+            # The step that was to fill its pages did not end.
+            return
         whole = sequence.num_computed // self.pool.page_size
         keys = sequence.page_keys(whole, self.pool.page_size)
-        self.tree.insert(keys, sequence.kv, [point for point in window_points if point <= whole])
+        points = [point for point in window_points if point <= whole]
+        self.tree.insert(keys, sequence.kv, points, sequence.num_kept)
+        sequence.num_kept = whole
 
     def _match(self, sequence: Sequence) -> Match:
         if not self.settings.prefix_cache:
-            return Match(pages=(), num_known=0)
+            return Match()
         # The last token always runs: its logits are wanted.
         most = (sequence.num_tokens - 1) // self.pool.page_size
-        return self.tree.match(sequence.page_keys(most, self.pool.page_size), most)
+        return self.tree.match(sequence.page_keys(most, self.pool.page_size))
 
     def _num_uncached(self, sequence: Sequence) -> int:
-        return sequence.num_tokens - len(self._match(sequence).pages) * self.pool.page_size
+        return sequence.num_tokens - self._match(sequence).num_pages * self.pool.page_size
 
     def _bucket(self, sequence: Sequence) -> int:
         return bisect_left(self.settings.bucket_bounds, sequence.max_tokens)
@@ -181,15 +196,21 @@ class Scheduler:
         if self.running and promised >= pool.full.num_available:
             return False
         match = self._match(sequence)
-        kv = self.tree.begin(sequence.page_keys(len(match.pages), pool.page_size), match)
+        keys = sequence.page_keys(match.num_pages, pool.page_size)
+        fetched = self.tree.fetch(keys, match)
+        if fetched is None:
+            return False
+        kv = self.tree.begin(keys, match)
         need = pool.pages_for(sequence.num_tokens) - len(kv.full_pages)
-        need_swa = pool.max_swa_pages(sequence.num_tokens) - pool.num_swa_pages(kv)
+        need_swa = pool.max_swa_pages(sequence.num_tokens) - pool.num_held_swa(kv)
         if need + promised > pool.full.num_available or need_swa + len(self.running) > pool.swa.num_available:
-            pool.free(kv)
+            pool.cancel(kv)
             return False
         self.waiting.remove(sequence)
+        sequence.loads = self.tree.load(kv, match, fetched)
         sequence.kv = kv
         sequence.num_computed = kv.num_tokens
+        sequence.num_kept = len(match.pages)
         if not sequence.num_preempted:
             sequence.num_cached = kv.num_tokens
             sequence.window_points = self._window_points(sequence, match)

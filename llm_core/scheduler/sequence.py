@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from llm_core.core import GenerateRequest
 from llm_core.kv.dual import SequenceKV
+from llm_core.kv.tiers.base import PageLoad
 from llm_core.prefix import PageKey, page_keys
 
 
@@ -22,6 +23,8 @@ class Sequence:
     Attributes:
         kv: None while the sequence waits.
         num_cached: prompt tokens found in a cache instead of computed.
+        num_kept: pages that are the prefix tree's, too.
+        loads: what comes into its pages from a lower tier with its first chunk.
         window_points: page boundaries whose windows others may want to go on from.
         base_tag: see `Queue`.
         admission: number of its admission; later ones give way to earlier ones.
@@ -34,6 +37,8 @@ class Sequence:
     kv: SequenceKV | None = None
     num_computed: int = 0
     num_cached: int = 0
+    num_kept: int = 0
+    loads: tuple[PageLoad, ...] = ()
     window_points: set[int] = field(default_factory=set)
     base_tag: float = 0.0
     admission: int = -1
@@ -79,5 +84,6 @@ class Sequence:
         first = len(self._keys)
         if num_pages > first:
             tokens = self.tokens(first * page_size, num_pages * page_size)
-            self._keys += page_keys(tokens, self.request.spans, first, page_size)
+            before = self._keys[-1] if self._keys else b""
+            self._keys += page_keys(tokens, self.request.spans, first, page_size, before)
         return self._keys if len(self._keys) == num_pages else self._keys[:num_pages]

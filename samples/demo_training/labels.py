@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -162,12 +161,17 @@ def sound_labels(sound: Sound, num_rows: int) -> SoundLabels:
     )
 
 
-SIGNS = GLYPHS + "*#" + "+-^v"
-"""Letters, digits and keys; and of beeps that differ, the loud and the soft, the high and the low ones."""
+_LETTERS = {signs: letter for letter, signs in MORSE.items()}
+_CODES = sorted(
+    {code[:length] for code in _LETTERS for length in range(1, 1 + len(code))},
+    key=lambda code: (len(code), code),
+)
+SIGNS = (*GLYPHS, *"*#", *"+-^v", *(f"code {code}" for code in _CODES))
+"""Letters, digits and keys; of beeps that differ, the loud and the soft, the high and the low ones; and of letters of
+Morse code what was heard of them before they ended."""
 MOST_SIGNS = 15
 # Beeps that are to be told apart differ by more than this factor, in level or in pitch.
 _DIFFERS = 1.3
-_LETTERS = {signs: letter for letter, signs in MORSE.items()}
 
 
 def signs_heard(sound: Sound, num_parts: int, part_s: float) -> torch.Tensor:
@@ -175,41 +179,41 @@ def signs_heard(sound: Sound, num_parts: int, part_s: float) -> torch.Tensor:
 
     A sign is a dialled key, a letter of Morse code, a beep or a sweep. The number is at most MOST_SIGNS; the sign
     is its place in SIGNS, IGNORED where there is none or it has no name, or not yet: beeps have none before they
-    differ. Both are IGNORED while a letter may go on.
+    differ. A letter counts once it cannot go on; until then its dots and dashes so far are the sign.
     """
     heard = torch.full((num_parts, 2), IGNORED)
     ends = (torch.arange(num_parts) + 1) * part_s
     heard[:, 0] = 0
-    for number, (name, end_s, known_s) in enumerate(_signs(sound.tones), start=1):
-        after = ends >= end_s
+    for second, number, name in _signs(sound.tones):
+        after = ends >= second
         heard[after, 0] = min(number, MOST_SIGNS)
         heard[after, 1] = SIGNS.index(name) if name else IGNORED
-        heard[after & (ends < known_s)] = IGNORED
     return heard
 
 
-def _signs(tones: Sequence[Tone]) -> list[tuple[str, float, float]]:
-    """Each sign's name or "", when it ends, and when it is known to have ended."""
-    if not tones or tones[0].kind != "morse":
-        names = _names_of_beeps(tones)
-        return [
-            (tone.name if tone.kind == "dtmf" else name, tone.end_s, tone.end_s)
-            for tone, name in zip(tones, names, strict=True)
-        ]
-    dot_s = min(_dot_s(tone) for tone in tones)
-    letters = [[tones[0]]]
-    for before, tone in pairwise(tones):
-        if tone.start_s - before.end_s > 2 * dot_s:
-            letters.append([])
-        letters[-1].append(tone)
+def _signs(tones: Sequence[Tone]) -> list[tuple[float, int, str]]:
+    """From when on how many signs have been heard, and the last one's name or "", in order."""
+    if tones and tones[0].kind == "morse":
+        return _letters(tones)
+    names = _names_of_beeps(tones)
     return [
-        (
-            _LETTERS["".join(tone.name for tone in letter)],
-            letter[-1].end_s,
-            letter[-1].end_s + 2 * dot_s,
-        )
-        for letter in letters
+        (tone.end_s, number, tone.name if tone.kind == "dtmf" else name)
+        for number, (tone, name) in enumerate(zip(tones, names, strict=True), start=1)
     ]
+
+
+def _letters(tones: Sequence[Tone]) -> list[tuple[float, int, str]]:
+    found = []
+    number, code = 0, ""
+    dot_s = min(_dot_s(tone) for tone in tones)
+    for tone, after in zip(tones, [*tones[1:], None], strict=True):
+        code += tone.name
+        found.append((tone.end_s, number, f"code {code}"))
+        if after is None or after.start_s - tone.end_s > 2 * dot_s:
+            number += 1
+            found.append((tone.end_s + 2 * dot_s, number, _LETTERS[code]))
+            code = ""
+    return found
 
 
 def _names_of_beeps(tones: Sequence[Tone]) -> list[str]:

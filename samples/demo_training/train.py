@@ -43,7 +43,7 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "language":
-        return DecoderStage(name, 1500, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES)
+        return DecoderStage(name, 2000, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES)
     if name == "answers":
         return DecoderStage(name, 2000, model_after("language", run), trained_tokenizer(run))
     if name == "together":

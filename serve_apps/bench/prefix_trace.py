@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from llm_core.core import EmbedSpan
-from llm_core.prefix import page_keys
+from llm_core.prefix import PageKey, page_keys
 
 VOCABULARY = 256
 
@@ -93,16 +93,14 @@ class Ideal:
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
-        self._known: set[int] = set()
+        self._known: set[PageKey] = set()
 
     def meet(self, token_ids: Sequence[int], spans: Sequence[EmbedSpan], num_prompt: int) -> int:
         """How many of the prompt's tokens are known; all of `token_ids` is, afterwards."""
-        found, is_known, so_far = 0, True, 0
+        found = 0
         for index, key in enumerate(page_keys(token_ids, spans, 0, self._page_size)):
-            so_far = hash((so_far, key))
-            is_known = is_known and so_far in self._known and (index + 1) * self._page_size < num_prompt
-            found += is_known
-            self._known.add(so_far)
+            found += key in self._known and (index + 1) * self._page_size < num_prompt
+            self._known.add(key)
         return found * self._page_size
 
     @property

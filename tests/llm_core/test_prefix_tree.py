@@ -57,7 +57,7 @@ class Sharing(RuleBasedStateMachine):
     def begin(self, tokens: list[int]) -> None:
         most = (len(tokens) - 1) // PAGE
         keys = self.keys(tokens, most)
-        match = self.tree.match(keys, most)
+        match = self.tree.match(keys)
         assert len(match.pages) <= match.num_known <= most
         for count in range(1, match.num_known + 1):
             assert tuple(tokens[: count * PAGE]) in self.known, "a prefix is known that was never kept"
@@ -168,7 +168,7 @@ class Bench:
         """Computes and keeps a prompt; how many of its tokens were there already."""
         most = (len(tokens) - 1) // 4
         keys = list(page_keys(tokens, spans, 0, 4))
-        match = self.tree.match(keys, most)
+        match = self.tree.match(keys[:most])
         kv = self.tree.begin(keys, match)
         cached = kv.num_tokens
         points = {match.num_known, len(tokens) // 4}
@@ -215,8 +215,8 @@ def test_windows_go_before_pages_and_pages_oldest_first() -> None:
     assert bench.run([*second, 1]) == 32
     assert bench.run([*first, 1]) == 0
     bench.tree.make_room(40 - 8, 0)
-    assert bench.tree.match(list(page_keys(second, (), 0, 4)), 8).num_known == 0
-    assert bench.tree.match(list(page_keys(first, (), 0, 4)), 8).num_known == 8
+    assert bench.tree.match(list(page_keys(second, (), 0, 4))).num_known == 0
+    assert bench.tree.match(list(page_keys(first, (), 0, 4))).num_known == 8
 
 
 def test_what_is_in_use_is_never_evicted() -> None:
@@ -224,7 +224,7 @@ def test_what_is_in_use_is_never_evicted() -> None:
     tokens = list(range(33))
     bench.run(tokens)
     keys = list(page_keys(tokens, (), 0, 4))
-    kv = bench.tree.begin(keys, bench.tree.match(keys, 8))
+    kv = bench.tree.begin(keys, bench.tree.match(keys))
     assert kv.num_tokens == 32
     bench.tree.clear()
     assert bench.tree.num_pages == 8

@@ -151,12 +151,9 @@ def sound_of(*tones: Tone) -> Sound:
 
 
 def heard_by_part(sound: Sound, num_parts: int, part_s: float) -> list[tuple[int, str]]:
-    """Numbers of signs, and the last one's name or ""; -1 where it is not asked."""
+    """Numbers of signs, and the last one's name or ""."""
     found = signs_heard(sound, num_parts, part_s).tolist()
-    return [
-        (-1 if number == IGNORED else number, SIGNS[sign] if sign != IGNORED else "")
-        for number, sign in found
-    ]
+    return [(number, SIGNS[sign] if sign != IGNORED else "") for number, sign in found]
 
 
 def test_keys_are_heard_when_they_end() -> None:
@@ -169,19 +166,22 @@ def test_keys_are_heard_when_they_end() -> None:
     assert heard_by_part(sound_of(), 2, 0.2) == [(0, ""), (0, "")]
 
 
-def test_a_letter_is_known_when_it_cannot_go_on() -> None:
-    """A dash and a dot, dots of 0.1 s: N from 0 to 0.5 s; then T from 0.8 to 1.1 s."""
+def test_a_letter_counts_when_it_cannot_go_on() -> None:
+    """A dash and a dot, dots of 0.1 s: N from 0.05 to 0.55 s; then T from 0.85 to 1.15 s."""
     hz = (600.0, 600.0)
     letters = sound_of(
-        tone("morse", "-", 0.0, 0.3, hz), tone("morse", ".", 0.4, 0.5, hz), tone("morse", "-", 0.8, 1.1, hz)
+        tone("morse", "-", 0.05, 0.35, hz),
+        tone("morse", ".", 0.45, 0.55, hz),
+        tone("morse", "-", 0.85, 1.15, hz),
     )
-    nothing, open_ = (0, ""), (-1, "")
-    heard = heard_by_part(letters, 14, 0.1)
-    assert heard[:4] == [nothing] * 4
-    assert heard[5] == open_
-    assert heard[7:10] == [(1, "N")] * 3
-    assert heard[11] == open_
-    assert heard[13] == (2, "T")
+    assert heard_by_part(letters, 14, 0.1) == (
+        [(0, "")] * 3
+        + [(0, "code -")] * 2
+        + [(0, "code -.")] * 2
+        + [(1, "N")] * 4
+        + [(1, "code -")] * 2
+        + [(2, "T")]
+    )
 
 
 def test_beeps_are_counted_without_names() -> None:

@@ -47,7 +47,7 @@ Plan: TypeAlias = tuple[Share, ...]
 """The conversations of one step."""
 
 # What has to be read off one by one takes longest to learn.
-_IN_ORDER = ("dtmf", "dtmf", "keys", "morse", "morse", "count", "loudness", "pitch")
+_IN_ORDER = ("dtmf", "keys", "morse", "morse", "morse", "count", "loudness", "pitch")
 WITHOUT_EYES: Plan = (
     Share(scenes=sounds, count=11, turns=3, tasks=_IN_ORDER),
     Share(scenes=sounds, count=2, turns=4),
@@ -59,7 +59,7 @@ EVERYTHING: Plan = (
     Share(scenes=pictures, count=5, turns=8),
     Share(scenes=lettering, count=4, turns=6),
     Share(scenes=refusals, count=3, turns=3),
-    Share(scenes=sounds, count=4, turns=3, tasks=_IN_ORDER),
+    Share(scenes=sounds, count=5, turns=3, tasks=_IN_ORDER),
     Share(scenes=sounds, count=2, turns=5),
     Share(scenes=talk, count=1, turns=6, tasks=("sum",)),
     Share(scenes=talk, count=2, turns=3),
