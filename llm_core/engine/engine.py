@@ -11,6 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -25,6 +28,8 @@ from llm_core.engine.validate import check_request
 from llm_core.errors import CheckpointError, EngineDeadError, EngineOverloadedError, RequestError
 from llm_core.kv.dual import DualPool
 from llm_core.kv.storage import KVStorage
+from llm_core.kv.tiers.settings import TierStats
+from llm_core.kv.tiers.tiers import KVTiers
 from llm_core.model import HybridDecoder
 from llm_core.sampling.sampler import sample
 from llm_core.sampling.text import Decoder
@@ -63,7 +68,10 @@ class Engine:
         )
         self._decoder = decoder
         self._eos = frozenset(config.eos_token_ids)
-        self._runner = Runner(model, self.storage, self.pool)
+        self.tiers = (
+            KVTiers(self.storage, model.cached_layers, settings.tiers) if settings.tiers.host_bytes else None
+        )
+        self._runner = Runner(model, self.storage, self.pool, self.tiers)
         self._scheduler = Scheduler(
             self.pool,
             SchedulerSettings(
@@ -74,6 +82,7 @@ class Engine:
                 prefix_cache=settings.prefix_cache,
                 window_stride=settings.prefix_window_stride,
             ),
+            self.tiers,
         )
         # Written by any thread under the lock; read by the engine thread.
         self._wake = threading.Condition()
@@ -106,10 +115,12 @@ class Engine:
         tokenizer_path = folder / "tokenizer.json"
         if not tokenizer_path.is_file():
             raise CheckpointError(f"{folder} has no tokenizer.json")
+        checkpoint = CheckpointFolder(folder)
         dtypes = resolve_dtypes(settings)
+        settings = _with_own_files(settings, f"{checkpoint.identity()}-{dtypes}-{settings.page_size}")
         model = load_decoder(
             config,
-            CheckpointFolder(folder),
+            checkpoint,
             dtype=dtypes.activations,
             weight_dtype=dtypes.weights,
             device=settings.device,
@@ -130,6 +141,8 @@ class Engine:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        if self.tiers is not None:
+            self.tiers.close()
 
     def submit(self, request: GenerateRequest, on_output: OnOutput) -> None:
         """Queues a request; `on_output` is called on the engine thread and must not block.
@@ -162,8 +175,19 @@ class Engine:
                     retry_after_s=_RETRY_AFTER_S,
                 )
             self._answers[request.request_id] = Answer(sequence, on_output, self._decoder, self._eos)
-            self._inbox.append(sequence)
-            self._wake.notify()
+        if self.tiers is None or not self.tiers.prefetch(
+            sequence.page_keys((sequence.num_prompt - 1) // self.pool.page_size, self.pool.page_size),
+            partial(self._arrive, sequence),
+        ):
+            self._arrive(sequence)
+
+    def _arrive(self, sequence: Sequence) -> None:
+        """The sequence may run, unless it has ended meanwhile."""
+        with self._wake:
+            answer = self._answers.get(sequence.request_id)
+            if answer is not None and answer.sequence is sequence:
+                self._inbox.append(sequence)
+                self._wake.notify()
 
     def abort(self, request_id: str) -> None:
         """Ends a request and frees what it holds. Unknown and finished ids are ignored."""
@@ -204,6 +228,7 @@ class Engine:
             num_preemptions=self._scheduler.num_preemptions,
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=self._num_cached_tokens,
+            tiers=TierStats() if self.tiers is None else self.tiers.stats(),
         )
 
     def _require_alive(self) -> None:
@@ -310,3 +335,12 @@ class Engine:
             answer.end(reason, error)
         except Exception:
             logger.exception("the receiver of request %s failed", answer.sequence.request_id)
+
+
+def _with_own_files(settings: EngineSettings, identity: str) -> EngineSettings:
+    """KV files in a folder named after all that keys and values depend on besides the tokens."""
+    tiers = settings.tiers
+    if tiers.folder is None:
+        return settings
+    name = blake2b(identity.encode(), digest_size=16).hexdigest()
+    return replace(settings, tiers=replace(tiers, folder=tiers.folder / name))

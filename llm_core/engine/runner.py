@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from kernels.attention.base import AttentionLayout
 from llm_core.config import LayerKind
 from llm_core.kv.dual import DualPool
 from llm_core.kv.storage import KVStorage
+from llm_core.kv.tiers.base import PageLoad
+from llm_core.kv.tiers.tiers import KVTiers
 from llm_core.model import ForwardBatch, HybridDecoder, TokenRange
 from llm_core.scheduler import Chunk, Step
 
@@ -18,8 +22,11 @@ from llm_core.scheduler import Chunk, Step
 class Runner:
     """Joins a model, its KV storage and the pool that says where each token lies."""
 
-    def __init__(self, model: HybridDecoder, storage: KVStorage, pool: DualPool) -> None:
+    def __init__(
+        self, model: HybridDecoder, storage: KVStorage, pool: DualPool, tiers: KVTiers | None = None
+    ) -> None:
         self.model = model
+        self.tiers = tiers
         self.storage = storage
         self.pool = pool
         self.device = model.embed_tokens.weight.device
@@ -27,8 +34,24 @@ class Runner:
     @torch.inference_mode()
     def hidden_states(self, step: Step) -> Tensor:
         """Runs the step's tokens. Returns [T, hidden] after the final norm, chunks in order."""
-        hidden: Tensor = self.model(self._embeddings(step.chunks), self._batch(step), self.storage)
+        with self._loading(step.loads):
+            hidden: Tensor = self.model(self._embeddings(step.chunks), self._batch(step), self.storage)
         return hidden
+
+    @contextmanager
+    def _loading(self, loads: Seq[PageLoad]) -> Iterator[None]:
+        """Each layer waits for its own pages; behind the block nothing is copied any more."""
+        if not loads:
+            yield
+            return
+        assert self.tiers is not None
+        transfer = self.tiers.load(loads)
+        self.storage.loading = transfer
+        try:
+            yield
+        finally:
+            self.storage.loading = None
+            transfer.join()
 
     @torch.inference_mode()
     def run(self, step: Step) -> tuple[list[Chunk], Tensor]:

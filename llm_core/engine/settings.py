@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from llm_core.kv.tiers.settings import TierSettings, TierStats
 from llm_core.scheduler import Policy
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -30,6 +31,7 @@ class EngineSettings:
             first served.
         waiting_credit: tokens that a second of waiting makes up for.
         prefix_window_stride: tokens between the places where a short prompt can be gone on from by others.
+        tiers: where pages go that the device has no room for.
         check_invariants: assert after each step that the pools' accounting is exact (slow; for tests).
     """
 
@@ -46,6 +48,7 @@ class EngineSettings:
     scheduling: Policy = "compute_aware"
     waiting_credit: float = 1000.0
     prefix_window_stride: int = 512
+    tiers: TierSettings = field(default_factory=TierSettings)
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class EngineSettings:
             raise ValueError(
                 f"waiting_credit is {self.waiting_credit}; it must be more than 0, or nobody is sure to run"
             )
+        if self.tiers.host_bytes and not self.prefix_cache:
+            raise ValueError("the KV tiers keep prefixes: they need prefix_cache")
         if self.max_context < 0:
             raise ValueError(f"max_context is {self.max_context}; it must be 0 (the model's) or more")
 
@@ -88,3 +93,4 @@ class EngineStats:
     num_preemptions: int
     num_prompt_tokens: int
     num_cached_tokens: int
+    tiers: TierStats = field(default_factory=TierStats)

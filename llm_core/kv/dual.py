@@ -88,7 +88,7 @@ class DualPool:
         return kv
 
     def fill(self, kv: SequenceKV, num_pages: int) -> None:
-        """Full and SWA pages for what a sequence lacks that began with fewer than `num_pages`; they must be free."""
+        """The pages that a sequence lacks which began with fewer than `num_pages`; they must be free."""
         kv.full_pages += self.full.take(num_pages - len(kv.full_pages))
         kv.num_tokens = num_pages * self.page_size
         lacking = [page for page in kv.full_pages[kv.swa_begin_page :] if not self.has_swa(page)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,6 +28,14 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | st
     return torch.from_numpy(buffer).view(dtype).view(shape)
 
 
+class Loading(Protocol):
+    """A copy into the pools that is under way."""
+
+    def wait(self, layer: tuple[LayerKind, int]) -> None:
+        """Until the index-th layer of a kind is there."""
+        ...
+
+
 class KVStorage:
     """K [N, P, G, head_dim] and V [N, P, G, v_head_dim] of every layer.
 
@@ -45,6 +54,8 @@ class KVStorage:
         device: torch.device | str = "cpu",
     ) -> None:
         self.page_size = page_size
+        self.loading: Loading | None = None
+        self._device = device
         self._keys: dict[LayerKind, list[Tensor]] = {}
         self._values: dict[LayerKind, list[Tensor]] = {}
         for kind in KINDS:
@@ -54,8 +65,21 @@ class KVStorage:
             self._keys[kind] = [_zeros((*shape, spec.head_dim), dtype, device) for _ in layers]
             self._values[kind] = [_zeros((*shape, spec.v_head_dim), dtype, device) for _ in layers]
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self._device)
+
+    def num_layers(self, kind: LayerKind) -> int:
+        return len(self._keys[kind])
+
+    def layer(self, kind: LayerKind, index: int) -> tuple[Tensor, Tensor]:
+        """K and V of the index-th layer of a kind as they lie in memory: [G, N, P, width]."""
+        return self._keys[kind][index], self._values[kind][index]
+
     def keys(self, kind: LayerKind, index: int) -> Tensor:
-        """[N, P, G, head_dim] of the index-th layer of a kind."""
+        """[N, P, G, head_dim] of the index-th layer of a kind, once what is loaded into it is there."""
+        if self.loading is not None:
+            self.loading.wait((kind, index))
         return self._keys[kind][index].permute(1, 2, 0, 3)
 
     def values(self, kind: LayerKind, index: int) -> Tensor:

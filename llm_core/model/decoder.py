@@ -100,6 +100,11 @@ class HybridDecoder(nn.Module):
         head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         return self.linear(hidden_NH, head).float()
 
+    @property
+    def cached_layers(self) -> list[tuple[LayerKind, int]]:
+        """Kind of each layer, and the how manyth of its kind it is, in the order in which they run."""
+        return [(layer.kind, layer.self_attn.cache_index) for layer in self.layers]  # type: ignore[union-attr]
+
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 

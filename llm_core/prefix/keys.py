@@ -12,8 +12,8 @@ from llm_core.core import EmbedSpan
 PageKey: TypeAlias = bytes
 """Digest (BLAKE2b, 16 bytes) of a page and of every page before it: equal keys mean equal keys and values.
 
-The ids of placeholders are the same for all media, so per span in the page it counts where that begins, which row of
-the media that is, and the media's digest.
+The ids of placeholders are the same for all media, so per span in the page it counts where that begins, which row
+of the media that is, and the media's digest.
 """
 
 

@@ -47,8 +47,8 @@ class Node:
 class Match:
     """How much of a prompt is there.
 
-    num_pages: how many may be used, up to a boundary with a whole window. pages: those of them that are full pages on
-    the device, the first ones. num_known: pages that are there, with or without a window; where that is more, the
+    num_pages: how many may be used, up to a boundary with a whole window. pages: the first ones of them, whose full
+    pages are on the device. num_known: pages that are there, with or without a window; where that is more, the
     window at its end is worth keeping next time.
     """
 
@@ -116,12 +116,14 @@ class PrefixTree:
 
     def fetch(self, keys: Sequence[PageKey], match: Match) -> list[Fetched] | None:
         """What of the match must be loaded from the tiers. None where they have lost some of it since."""
-        found = []
-        for index in range(len(match.pages), match.num_pages):
-            found.append(Fetched("full", index, self._tiers.fetch("full", keys[index])))
-        for index in range(max(0, match.num_pages - self.pool.window_pages), match.num_pages):
-            if index >= len(match.pages) or not self.pool.has_swa(match.pages[index]):
-                found.append(Fetched("swa", index, self._tiers.fetch("swa", keys[index])))
+        there, end = len(match.pages), match.num_pages
+        lacking: list[tuple[LayerKind, int]] = [("full", index) for index in range(there, end)]
+        lacking += [
+            ("swa", index)
+            for index in range(max(0, end - self.pool.window_pages), end)
+            if index >= there or not self.pool.has_swa(match.pages[index])
+        ]
+        found = [Fetched(kind, index, self._tiers.fetch(kind, keys[index])) for kind, index in lacking]
         return None if any(one.block is None for one in found) else found
 
     def begin(self, keys: Sequence[PageKey], match: Match) -> SequenceKV:
@@ -198,7 +200,7 @@ class PrefixTree:
     def check(self) -> None:
         """Asserts that what the tree counts is what it holds."""
         nodes = list(self._reached())
-        assert {node.key: node for node in nodes} == self._nodes, "a node is not under its key, or cannot be reached"
+        assert {node.key: node for node in nodes} == self._nodes, "a node is lost, or not under its key"
         covering: dict[Node, int] = {}
         for end in self._windows:
             for node in self._window(end):

@@ -54,9 +54,7 @@ class Scheduler:
     of it from the prefix cache. The first one of the highest priority never does, so there is always progress.
     """
 
-    def __init__(
-        self, pool: DualPool, settings: SchedulerSettings, tiers: LowerTiers | None = None
-    ) -> None:
+    def __init__(self, pool: DualPool, settings: SchedulerSettings, tiers: LowerTiers | None = None) -> None:
         self.pool = pool
         self.settings = settings
         self.tree = PrefixTree(pool, tiers)

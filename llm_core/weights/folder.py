@@ -73,6 +73,12 @@ class CheckpointFolder:
             raise CheckpointError(f"the checkpoint has no tensor {name}")
         return self._open(self._file_of[name])
 
+    def identity(self) -> str:
+        """Changes whenever config.json or a weight file does: names, sizes and times of change."""
+        files = sorted({*self._file_of.values(), "config.json"})
+        status = [(name, (self.folder / name).stat()) for name in files]
+        return " ".join(f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in status)
+
     def keys(self) -> list[str]:
         return sorted(self._file_of)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from llm_core.engine.settings import Dtype, EngineSettings
+from llm_core.kv.tiers.settings import TierPolicy, TierSettings
 from llm_core.scheduler import Policy
 from mm_pipeline.limits import MediaLimits
 from serve_apps.chat.service import ChatLimits
@@ -85,6 +86,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=engine.prefix_window_stride,
         help="tokens between the places from which others can go on in a short prompt (default: %(default)s)",
+    )
+    add(
+        "--kv-host-mib",
+        type=int,
+        default=0,
+        help="host memory for prefixes that the KV memory has no room for, in MiB (default: %(default)s)",
+    )
+    add(
+        "--kv-folder",
+        metavar="DIR",
+        type=Path,
+        help="where prefixes go that the host memory has no room for; they survive restarts (default: nowhere)",
+    )
+    add("--kv-disk-mib", type=int, default=0, help="most MiB of files there (default: %(default)s)")
+    add(
+        "--kv-tier-policy",
+        choices=get_args(TierPolicy),
+        default=engine.tiers.policy,
+        help="whether prefixes are written below when there is no room for them above, or at once "
+        "(default: %(default)s)",
     )
     add(
         "--max-queued",
@@ -274,6 +295,12 @@ def settings_from(args: argparse.Namespace) -> ServerSettings:
                 prefix_cache=not args.no_prefix_cache,
                 prefix_window_stride=args.prefix_window_stride,
                 max_queued=args.max_queued,
+                tiers=TierSettings(
+                    host_bytes=args.kv_host_mib << 20,
+                    folder=args.kv_folder,
+                    disk_bytes=args.kv_disk_mib << 20,
+                    policy=args.kv_tier_policy,
+                ),
             ),
         ).resolved()
     except ValueError as error:

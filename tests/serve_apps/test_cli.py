@@ -17,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+from llm_core.kv.tiers.settings import TierSettings
 from mm_pipeline.limits import MediaLimits
 from mm_pipeline.options import MediaOptions
 from serve_apps.bench import BENCHES, format_table
@@ -102,9 +103,10 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
     flags += " --max-video-pixels 10 --max-video-frames 11 --max-media-duration-s 12 --decode-timeout-s 13"
     flags += " --decoder-workers 14 --request-timeout-s 15.5 --router round-robin"
     flags += " --embedding-store-bytes 16 --disk-store-bytes 17 --max-encoders 18 --encoder-queue-s 1.9"
-    flags += " --scheduling fcfs --waiting-credit 20.5 --no-prefix-cache --prefix-window-stride 21"
-    flags += " --prefill-chunk-tokens 22"
+    flags += " --scheduling fcfs --waiting-credit 20.5 --prefix-window-stride 21"
+    flags += " --prefill-chunk-tokens 22 --kv-host-mib 23 --kv-disk-mib 24 --kv-tier-policy write_through"
     folders = ("--file-root", str(tmp_path), "--disk-store", str(tmp_path / "kept"))
+    folders += ("--kv-folder", str(tmp_path / "kv"))
     settings = serve_settings(str(tiny), *flags.split(), *folders)
     assert (settings.host, settings.port, settings.model_name) == ("0.0.0.0", 9000, "m")
     assert settings.api_keys == ("k", "from-environment")
@@ -117,10 +119,13 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         dtype="float32",
         scheduling="fcfs",
         waiting_credit=20.5,
-        prefix_cache=False,
         prefix_window_stride=21,
         prefill_chunk_tokens=22,
+        tiers=TierSettings(
+            host_bytes=23 << 20, folder=tmp_path / "kv", disk_bytes=24 << 20, policy="write_through"
+        ),
     )
+    assert not serve_settings(str(tiny), "--no-prefix-cache").engine.prefix_cache
     assert settings.chat == ChatLimits(max_requests=5, default_max_tokens=6, request_timeout_s=15.5)
     assert (settings.router, settings.embedding_store_bytes) == ("round-robin", 16)
     assert (settings.disk_store, settings.disk_store_bytes) == (tmp_path / "kept", 17)
@@ -145,6 +150,8 @@ def test_the_flags_of_serve_reach_the_settings(tiny, tmp_path, monkeypatch):
         ("--waiting-credit", "0", r"waiting_credit is 0\.0; it must be more than 0"),
         ("--request-timeout-s", "inf", "request_timeout_s is inf"),
         ("--embedding-store-bytes", "-1", "embedding_store_bytes is -1"),
+        ("--kv-host-mib", "-1", "host_bytes is -1048576, disk_bytes 0; neither can be less than 0"),
+        ("--kv-folder", "somewhere", "give host_bytes and disk_bytes, too"),
     ],
 )
 def test_flags_out_of_range_are_refused(tiny, flag, value, message):

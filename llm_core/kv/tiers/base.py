@@ -1,4 +1,4 @@
-"""What the prefix tree and the scheduler know of the tiers below the device: pages by key, and what is in them opaque."""
+"""What the prefix tree and the scheduler know of the tiers below the device: pages by key, their content opaque."""
 
 from __future__ import annotations
 
