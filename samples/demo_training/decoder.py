@@ -202,8 +202,11 @@ class Mlp(nn.Module):
         self.up_proj = nn.Linear(size, width, bias=False)
         self.down_proj = nn.Linear(width, size, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """weight: [N, 1], of each row's output."""
+        inner = F.silu(self.gate_proj(x)) * self.up_proj(x)
+        # Where the rows are narrow.
+        out: torch.Tensor = self.down_proj(inner if weight is None else inner * weight)
         return out
 
 
@@ -246,9 +249,11 @@ class Experts(nn.Module):
         counts = ids.flatten().bincount(minlength=len(self.experts)).tolist()
         source = order // ids.shape[1]
         slices = x.index_select(0, source).split(counts)
-        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, slices, strict=True)])
-        outputs = outputs * weights.flatten().index_select(0, order).unsqueeze(1)
-        return torch.zeros_like(x).index_add(0, source, outputs)
+        shares = weights.flatten().index_select(0, order).unsqueeze(1).split(counts)
+        outputs = [
+            expert(part, share) for expert, part, share in zip(self.experts, slices, shares, strict=True)
+        ]
+        return torch.zeros_like(x).index_add(0, source, torch.cat(outputs))
 
 
 class Layer(nn.Module):

@@ -45,7 +45,7 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "language":
         return DecoderStage(name, 2000, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES)
     if name == "answers":
-        return DecoderStage(name, 2000, model_after("language", run), trained_tokenizer(run))
+        return DecoderStage(name, 1500, model_after("language", run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,

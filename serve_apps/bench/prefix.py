@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -23,7 +23,9 @@ from llm_core.core import EmbedSpan, GenerateRequest, SamplingParams
 from llm_core.engine import Engine, EngineSettings
 from llm_core.kv.dual import DualPool
 from llm_core.kv.storage import KINDS, page_bytes
+from llm_core.kv.tiers.settings import TierPolicy, TierSettings
 from serve_apps.bench import format_table
+from serve_apps.bench.prefix_load import measure_load
 from serve_apps.bench.prefix_trace import (
     PICTURE_TOKENS,
     TRACES,
@@ -44,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device-share", type=float, default=0.3, help="of all that is said, kept on the device"
     )
+    parser.add_argument("--host-mib", type=int, default=1024, help="of host memory below it; 0 for none")
+    parser.add_argument(
+        "--tier-policy", choices=get_args(TierPolicy), default="write_back", help="(default: %(default)s)"
+    )
     parser.add_argument("--compared", type=int, default=30, help="later turns asked again without the cache")
     parser.add_argument("--sessions", type=int, default=0, help="how many; 0 takes the trace's own number")
 
@@ -62,10 +68,10 @@ class Asked:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Numbers under the keys of ARCHITECTURE.md."""
-    if not 0 < args.device_share <= 1 or args.compared < 1 or args.sessions < 0:
+    if not 0 < args.device_share <= 1 or args.compared < 1 or min(args.sessions, args.host_mib) < 0:
         raise ValueError(
-            f"device share {args.device_share}, compared {args.compared}, sessions {args.sessions}: a share above "
-            "0 up to 1, at least 1 compared turn and no negative number of sessions"
+            f"device share {args.device_share}, compared {args.compared}, sessions {args.sessions}, host MiB "
+            f"{args.host_mib}: a share above 0 up to 1, at least 1 compared turn and nothing negative"
         )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -73,7 +79,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             writer.submit(make_checkpoint, folder, "tiny").result()
         config = load_config(folder)
         sessions = make_sessions(TRACES[args.trace], seed=0)[: args.sessions or None]
-        asked, engine = _talk(folder, config, sessions, args.device_share)
+        tiers = TierSettings(host_bytes=args.host_mib << 20, policy=args.tier_policy)
+        asked, engine = _talk(folder, config, sessions, args.device_share, tiers)
         later = [one for one in asked if one.turn > 1] or asked
         compared = later[:: max(1, len(later) // args.compared)]
         without = _again(folder, compared)
@@ -96,10 +103,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             "SWA pages held, MB",
             stats.swa_pages_cached * page_bytes(config, "swa", size, engine.model.dtype) / 1e6,
         ],
+        ["host memory held, MB", stats.tiers.host_bytes / 1e6],
+        ["pages that came back from it", stats.tiers.pages_from_host],
         ["TTFT p50 of later turns, ms", with_s * 1e3],
         ["... without the cache, ms", without_s * 1e3],
     ]
     print(format_table(["", args.trace], rows))
+    load = measure_load()
+    print(
+        f"{load.bytes_per_s * load.copy_s / 1e6:.1f} MB from host memory at {load.bytes_per_s / 1e6:.0f} MB/s: copy "
+        f"{load.copy_s * 1e3:.0f} ms, step {load.resident_s * 1e3:.0f} ms, both {load.loading_s * 1e3:.0f} ms"
+    )
     return {
         "trace": args.trace,
         "hit_rate": round(cached / ideal, 4) if ideal else None,
@@ -107,6 +121,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "recomputed_tokens": ideal - cached,
         "kv_bytes_ratio_32k": round(kv_bytes_ratio(config, LONG_TOKENS), 4),
         "swa_bytes_constant": len({_swa_pages(config, length) for length in _SWA_LENGTHS}) == 1,
+        "hidden_copy_share": round(load.hidden_share, 3),
         "preemptions": stats.num_preemptions,
     }
 
@@ -142,11 +157,16 @@ def _swa_pages(config: DecoderConfig, num_tokens: int, page_size: int = 16) -> i
 
 
 def _talk(
-    folder: Path, config: DecoderConfig, sessions: Sequence[Session], share: float
+    folder: Path,
+    config: DecoderConfig,
+    sessions: Sequence[Session],
+    share: float,
+    tiers: TierSettings,
 ) -> tuple[list[Asked], Engine]:
     """All turns in their shuffled order; and the engine, which is shut down, for its statistics."""
     pictures = _Pictures(config.hidden_size)
-    engine = _engine(folder, int(share * _bytes_of_everything(config, sessions)), prefix_cache=True)
+    device_bytes = int(share * _bytes_of_everything(config, sessions))
+    engine = _engine(folder, device_bytes, prefix_cache=True, tiers=tiers)
     ideal = Ideal(engine.settings.page_size)
     asked = []
     try:
@@ -173,7 +193,7 @@ def _talk(
 
 def _again(folder: Path, asked: Sequence[Asked]) -> list[float]:
     """Seconds to the first token of these requests without the cache. Raises ValueError for another answer."""
-    engine = _engine(folder, 1 << 30, prefix_cache=False)
+    engine = _engine(folder, 1 << 30, prefix_cache=False, tiers=TierSettings())
     try:
         times = []
         for one in asked:
@@ -186,9 +206,13 @@ def _again(folder: Path, asked: Sequence[Asked]) -> list[float]:
         engine.shutdown()
 
 
-def _engine(folder: Path, kv_memory_bytes: int, *, prefix_cache: bool) -> Engine:
+def _engine(folder: Path, kv_memory_bytes: int, *, prefix_cache: bool, tiers: TierSettings) -> Engine:
     settings = EngineSettings(
-        dtype="float32", kv_memory_bytes=kv_memory_bytes, prefix_cache=prefix_cache, max_running=4
+        dtype="float32",
+        kv_memory_bytes=kv_memory_bytes,
+        prefix_cache=prefix_cache,
+        max_running=4,
+        tiers=tiers,
     )
     engine = Engine.from_checkpoint(folder, settings)
     engine.start()
