@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from llm_core.config import LayerKind
 from llm_core.core import EmbedSpan
 from llm_core.kv.dual import DualPool, SequenceKV
 from llm_core.prefix import PrefixTree, page_keys
@@ -27,23 +28,50 @@ class Running:
     points: set[int] = field(default_factory=set)
 
 
+class WrittenDown:
+    """A tier that keeps, by key, what the model says a page holds."""
+
+    def __init__(self, holds: dict[LayerKind, dict[int, Content]], *, write_through: bool) -> None:
+        self.holds = holds
+        self.write_through = write_through
+        self.kept: dict[tuple[LayerKind, bytes], Content] = {}
+
+    def has(self, kind: LayerKind, key: bytes) -> bool:
+        return (kind, key) in self.kept
+
+    def fetch(self, kind: LayerKind, key: bytes) -> Content | None:
+        return self.kept.get((kind, key))
+
+    def computed(self, kind: LayerKind, key: bytes, page: int) -> None:
+        if self.write_through:
+            self.evicted(kind, key, page)
+
+    def evicted(self, kind: LayerKind, key: bytes, page: int) -> None:
+        self.kept[kind, key] = self.holds[kind][page]
+
+
 class Sharing(RuleBasedStateMachine):
-    """Sequences begin with what is known, compute, are kept, grow and end; memory runs short.
+    """Sequences begin with what is known, compute, are kept, grow and end; memory runs short, and a tier forgets.
 
     The model writes down which tokens each page of either pool holds, as attention would find them. A page that is
     read must hold exactly the tokens of the prefix it stands for, for both kinds of layers: else the hit is none.
     """
 
-    @initialize(window=st.sampled_from([1, 2, 4, 5, 9]))
-    def start(self, window: int) -> None:
+    @initialize(
+        window=st.sampled_from([1, 2, 4, 5, 9]), tier=st.sampled_from(["none", "write_back", "write_through"])
+    )
+    def start(self, window: int, tier: str) -> None:
         self.window = window
         self.pool = DualPool(
             num_full_pages=30, num_swa_pages=18, page_size=PAGE, window_keys=window, step_tokens=STEP
         )
-        self.tree = PrefixTree(self.pool)
-        self.running: list[Running] = []
         self.full_holds: dict[int, Content] = {}
         self.swa_holds: dict[int, Content] = {}
+        self.tier = WrittenDown(
+            {"full": self.full_holds, "swa": self.swa_holds}, write_through=tier == "write_through"
+        )
+        self.tree = PrefixTree(self.pool, None if tier == "none" else self.tier)
+        self.running: list[Running] = []
         self.known: set[Content] = set()
 
     def keys(self, tokens: list[int], pages: int) -> list:
@@ -58,12 +86,22 @@ class Sharing(RuleBasedStateMachine):
         most = (len(tokens) - 1) // PAGE
         keys = self.keys(tokens, most)
         match = self.tree.match(keys)
-        assert len(match.pages) <= match.num_known <= most
+        assert len(match.pages) <= match.num_pages <= match.num_known <= most
         for count in range(1, match.num_known + 1):
             assert tuple(tokens[: count * PAGE]) in self.known, "a prefix is known that was never kept"
+        fetched = self.tree.fetch(keys[: match.num_pages], match)
+        assert fetched is not None
         kv = self.tree.begin(keys, match)
+        swa = sum(one.kind == "swa" for one in fetched)
+        full = match.num_pages - len(match.pages)
+        if full > self.pool.full.num_available or swa > self.pool.swa.num_available:
+            self.pool.cancel(kv)
+            return
+        for load in self.tree.load(kv, match, fetched):
+            self.tier.holds[load.kind][load.page] = load.block
+        assert kv.num_tokens == match.num_pages * PAGE
         sequence = Running(tokens, kv, computed=kv.num_tokens)
-        if match.num_known > len(match.pages):
+        if match.num_known > match.num_pages:
             sequence.points.add(match.num_known)
         self.read(sequence)
         self.running.append(sequence)
@@ -134,6 +172,12 @@ class Sharing(RuleBasedStateMachine):
         self.tree.make_room(full, swa)
         assert self.pool.full.num_free >= full
         assert self.pool.swa.num_free >= swa
+
+    @precondition(lambda self: self.tier.kept)
+    @rule(data=st.data())
+    def forget(self, data) -> None:
+        """The tier is a cache, too."""
+        del self.tier.kept[data.draw(st.sampled_from(sorted(self.tier.kept)))]
 
     @invariant()
     def accounting_is_exact(self) -> None:
