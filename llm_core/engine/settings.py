@@ -46,7 +46,7 @@ class EngineSettings:
     prefill_chunk_tokens: int = 512
     prefix_cache: bool = True
     scheduling: Policy = "compute_aware"
-    waiting_credit: float = 1000.0
+    waiting_credit: float = 200.0
     prefix_window_stride: int = 512
     tiers: TierSettings = field(default_factory=TierSettings)
     check_invariants: bool = False

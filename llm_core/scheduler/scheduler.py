@@ -63,6 +63,7 @@ class Scheduler:
             policy=settings.policy,
             waiting_credit=settings.waiting_credit,
             priority_tokens=settings.priority_tokens,
+            step_tokens=settings.step_tokens,
         )
         self.running: list[Sequence] = []
         self.num_preemptions = 0

@@ -26,7 +26,7 @@ class SchedulerSettings:
     max_running: int = 64
     step_tokens: int = 512
     policy: Policy = "compute_aware"
-    waiting_credit: float = 1000.0
+    waiting_credit: float = 200.0
     priority_tokens: int = 100_000
     prefix_cache: bool = True
     window_stride: int = 512

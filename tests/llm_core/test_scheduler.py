@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from typing import Any
 
@@ -146,10 +147,10 @@ def test_what_is_cached_does_not_count() -> None:
 
 
 def test_waiting_makes_up_for_length_within_the_bound() -> None:
-    """With 10 tokens a second, 40 tokens are overtaken by what comes within 4 s, not by what comes later."""
-    target = scheduler(max_running=1, waiting_credit=10.0)
+    """Steps of 20 tokens: 40 count for 20 ln 3 = 22, 4 for 3.6. With 10 a second that is 1.8 s of waiting."""
+    target = scheduler(max_running=1, waiting_credit=10.0, budget=20)
     long = add(target, 40, at_s=100.0)
-    soon, late = add(target, 4, at_s=103.5), add(target, 4, at_s=104.5)
+    soon, late = add(target, 4, at_s=101.7), add(target, 4, at_s=101.9)
     assert order_of_first_chunks(target) == [soon, long, late]
 
 
@@ -168,10 +169,21 @@ def test_nobody_is_overtaken_by_who_comes_later_than_the_bound(arrivals) -> None
     ]
     order = order_of_first_chunks(target)
     for place, sequence in enumerate(order):
-        bound_s = (sequence.num_prompt + sequence.request.priority * level) / credit
+        weight = target.settings.step_tokens * math.log1p(sequence.num_prompt / target.settings.step_tokens)
+        bound_s = (weight + sequence.request.priority * level) / credit
         for other in order[:place]:
             assert other.submitted_s <= sequence.submitted_s + bound_s + 1e-6
     assert set(order) == set(waiting)
+
+
+def test_long_prompts_hardly_pass_each_other() -> None:
+    """Steps of 20 tokens: 400 count for 61, 200 for 48, 4 for 3.6; with 10 a second 1.3 s and 5.7 s of waiting."""
+    target = scheduler(max_running=1, waiting_credit=10.0, budget=20, full=200)
+    longest, soon, late, short = (
+        add(target, length, at_s=at_s)
+        for length, at_s in ((400, 100.0), (200, 101.0), (200, 102.0), (4, 105.0))
+    )
+    assert order_of_first_chunks(target) == [short, soon, longest, late]
 
 
 def test_users_take_turns() -> None:
