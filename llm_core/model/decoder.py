@@ -103,7 +103,8 @@ class HybridDecoder(nn.Module):
     @property
     def cached_layers(self) -> list[tuple[LayerKind, int]]:
         """Kind of each layer, and the how manyth of its kind it is, in the order in which they run."""
-        return [(layer.kind, layer.self_attn.cache_index) for layer in self.layers]  # type: ignore[union-attr]
+        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        return [(layer.kind, layer.self_attn.cache_index) for layer in layers]
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())

@@ -149,13 +149,12 @@ class Attention(nn.Module):
         width = value.shape[2]
         # The fused attention of CPUs wants values as wide as keys.
         value = F.pad(value, (0, self.spec.head_dim - width))
+        heads_first = (part.transpose(0, 1)[None].split(batch.lengths, dim=2) for part in (query, key, value))
         outputs = [
-            F.scaled_dot_product_attention(
-                *(part.transpose(0, 1)[None] for part in parts), is_causal=True, enable_gqa=True
-            )[0].transpose(0, 1)
-            for parts in zip(*(part.split(batch.lengths) for part in (query, key, value)), strict=True)
+            F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            for q, k, v in zip(*heads_first, strict=True)
         ]
-        return torch.cat(outputs)[..., :width]
+        return torch.cat(outputs, dim=2)[0].transpose(0, 1)[..., :width]
 
     def _attend_window(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: Batch

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         type=float,
         default=engine.waiting_credit,
-        help="tokens to run that a second of waiting makes up for (default: %(default)s)",
+        help="tokens to run that a second of waiting makes up for, at least (default: %(default)s)",
     )
     add(
         "--no-prefix-cache",

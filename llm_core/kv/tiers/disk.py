@@ -72,7 +72,7 @@ class DiskTier:
             return
         path = self._path(name)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        data = memoryview(block.numpy())
+        data = block.numpy().data
         try:
             with unfinished.open("wb") as file:
                 file.write(blake3(data).digest())
