@@ -45,7 +45,10 @@ class ChatPrompter:
         added = sorted(
             {str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True
         )
-        self._added = tuple(added)
+        # What a text may end or begin with that the rest of a special token can complete.
+        self._heads = frozenset(token[:n] for token in added for n in range(1, len(token)))
+        self._tails = frozenset(token[n:] for token in added for n in range(1, len(token)))
+        self._longest_part = max(map(len, self._heads), default=0)
         self._added_pattern = re.compile("|".join(map(re.escape, added))) if added else None
         # The same tokenizer without its added tokens, so that their spelling is nothing special to it.
         plain = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -134,14 +137,10 @@ class ChatPrompter:
             if self._added_pattern is not None:
                 text = self._added_pattern.sub(lambda match: cut(match.group()), text)
             if edges and text:
-                tail = _longest(
-                    text.endswith(token[:n]) and n for token in self._added for n in range(1, len(token))
-                )
+                tail = max((n for n in self._lengths(text) if text[-n:] in self._heads), default=0)
                 if tail:
                     text = text[:-tail] + cut(text[-tail:])
-                head = _longest(
-                    text.startswith(token[-n:]) and n for token in self._added for n in range(1, len(token))
-                )
+                head = max((n for n in self._lengths(text) if text[:n] in self._tails), default=0)
                 if head:
                     text = cut(text[:head]) + text[head:]
             return text
@@ -169,11 +168,11 @@ class ChatPrompter:
         return rendered, cuts
 
     def _has_partial_edge(self, text: str) -> bool:
-        return any(
-            text.endswith(token[:n]) or text.startswith(token[-n:])
-            for token in self._added
-            for n in range(1, len(token))
-        )
+        return any(text[-n:] in self._heads or text[:n] in self._tails for n in self._lengths(text))
+
+    def _lengths(self, text: str) -> range:
+        """Of the parts of special tokens that can be at a text's edge."""
+        return range(1, min(len(text), self._longest_part) + 1)
 
     def _special_tokens_of(self, rendered: str) -> list[str]:
         return self._added_pattern.findall(rendered) if self._added_pattern is not None else []
@@ -194,7 +193,3 @@ def _free_mark(texts: Iterable[str]) -> str:
     while f"{_OPEN}{number}:" in joined:
         number += 1
     return f"{number}:"
-
-
-def _longest(lengths: Iterable[int | bool]) -> int:
-    return max((int(length) for length in lengths), default=0)

@@ -167,8 +167,8 @@ _CODES = sorted(
     key=lambda code: (len(code), code),
 )
 SIGNS = (*GLYPHS, *"*#", *"+-^v", *(f"code {code}" for code in _CODES))
-"""Letters, digits and keys; of beeps that differ, the loud and the soft, the high and the low ones; and of letters of
-Morse code what was heard of them before they ended."""
+"""Letters, digits and keys; of beeps that differ, the loud and the soft, the high and the low ones; and what was
+heard of a letter of Morse code before it ended."""
 MOST_SIGNS = 15
 # Beeps that are to be told apart differ by more than this factor, in level or in pitch.
 _DIFFERS = 1.3
