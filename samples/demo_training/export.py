@@ -27,7 +27,7 @@ from serve_apps.checkpoint.make import checkpoint_tensors, tokenizer_tensors
 from serve_apps.checkpoint.shards import write_weights
 from serve_apps.checkpoint.tokenizer import write_tokenizer
 
-STAGES = ("language", "answers", "together", "drafting")
+STAGES = ("answers", "together", "drafting")
 """Stages that leave a model that answers, in their order."""
 
 _MAX_SHARD_BYTES = 200_000_000

@@ -2,9 +2,9 @@
 
     python -m samples.demo_training.train RUN_FOLDER [--minutes 30] [--stages vision,ear,...]
 
-Stages: vision and ear learn from dense labels; codebooks are fitted; hearing reads the codes; language, answers
-and together teach the decoder, first without pictures, then with everything, then with the encoders; drafting
-teaches the multi-token-prediction layers.
+Stages: vision and ear learn from dense labels; codebooks are fitted; hearing reads the codes; answers and together
+teach the decoder, first while the encoders stand still, then with them; drafting teaches the multi-token-prediction
+layers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.multiprocessing.spawn import spawn
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import audio_encoder, audio_tokenizer, vision_encoder
 from samples.demo_training.processes import Shard
-from samples.demo_training.stages.decoder import WITHOUT_EYES, DecoderStage, Model
+from samples.demo_training.stages.decoder import DecoderStage, Model
 from samples.demo_training.stages.drafting import DraftingStage
 from samples.demo_training.stages.sound import EmbeddingStage, FeatureStage, fit_codebooks
 from samples.demo_training.stages.vision import VisionStage
@@ -42,14 +42,12 @@ def stage_of(name: str, run: Run) -> Stage:
         return FeatureStage(900)
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
-    if name == "language":
-        return DecoderStage(name, 2000, first_model(run), trained_tokenizer(run), plan=WITHOUT_EYES)
     if name == "answers":
-        return DecoderStage(name, 1500, model_after("language", run), trained_tokenizer(run))
+        return DecoderStage(name, 3600, first_model(run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,
-            1000,
+            600,
             model_after("answers", run),
             trained_tokenizer(run),
             learning_rate=5e-4,
@@ -60,7 +58,7 @@ def stage_of(name: str, run: Run) -> Stage:
     raise ValueError(f"there is no stage {name!r}; there are {', '.join(STAGES)}")
 
 
-STAGES = ("vision", "ear", "codebooks", "hearing", "language", "answers", "together", "drafting")
+STAGES = ("vision", "ear", "codebooks", "hearing", "answers", "together", "drafting")
 
 
 def trained_tokenizer(run: Run) -> MimoAudioTokenizer:
@@ -72,24 +70,18 @@ def trained_tokenizer(run: Run) -> MimoAudioTokenizer:
 
 
 def first_model(run: Run) -> Model:
-    """A new decoder; the encoders as far as they are trained."""
+    """A new decoder; the encoders as their own stages left them."""
     torch.manual_seed(_SEED)
     model = Model(vision_encoder(), audio_encoder())
-    if run.state_path("vision").exists():
-        model.vision.load_state_dict(_encoder_of(run, "vision"))
+    model.vision.load_state_dict(_encoder_of(run, "vision"))
     model.hearing.load_state_dict(_encoder_of(run, "hearing"))
     return model
 
 
 def model_after(stage: str, run: Run) -> Model:
-    """What the stage left; before "together", the vision encoder of its own stage."""
+    """What the stage left."""
     model = first_model(run)
-    state = torch.load(run.state_path(stage), weights_only=True)["module"]
-    if stage == "language":
-        state = {name: tensor for name, tensor in state.items() if not name.startswith("vision.")}
-        model.load_state_dict(state, strict=False)
-    else:
-        model.load_state_dict(state)
+    model.load_state_dict(torch.load(run.state_path(stage), weights_only=True)["module"])
     return model
 
 

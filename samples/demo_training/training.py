@@ -194,7 +194,7 @@ def _optimisers(module: nn.Module, learning_rate: float) -> list[torch.optim.Opt
             (matrices if inside else others).append(parameter)
     optimisers: list[torch.optim.Optimizer] = []
     if matrices:
-        optimisers.append(Muon(matrices, lr=_MUON_SHARE * learning_rate, momentum=0.95, weight_decay=0.01))
+        optimisers.append(Muon(matrices, lr=_MUON_SHARE * learning_rate, momentum=0.95, weight_decay=0.1))
     optimisers.append(torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0))
     for optimiser in optimisers:
         for group in optimiser.param_groups:

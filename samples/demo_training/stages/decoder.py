@@ -29,7 +29,6 @@ _SEED = 3_000_000
 # Layers behind which the decoder is asked what it heard so far.
 _TAPS = (3, 7)
 _SIGNS_WEIGHT = 0.5
-_WITHOUT_MEDIA = ("outside", "no_picture", "no_sound", "no_video")
 _NAMES = {pictures: "pictures", lettering: "reading", sounds: "sound", clips: "video", refusals: "refusal"}
 
 
@@ -48,22 +47,15 @@ Plan: TypeAlias = tuple[Share, ...]
 
 # What has to be read off one by one takes longest to learn.
 _IN_ORDER = ("dtmf", "keys", "morse", "morse", "morse", "count", "loudness", "pitch")
-WITHOUT_EYES: Plan = (
-    Share(scenes=sounds, count=11, turns=3, tasks=_IN_ORDER),
-    Share(scenes=sounds, count=2, turns=4),
-    Share(scenes=refusals, count=2, turns=3, tasks=_WITHOUT_MEDIA),
-    Share(scenes=talk, count=2, turns=6, tasks=("sum",)),
-    Share(scenes=talk, count=1, turns=4),
-)
 EVERYTHING: Plan = (
-    Share(scenes=pictures, count=5, turns=8),
-    Share(scenes=lettering, count=4, turns=6),
-    Share(scenes=refusals, count=3, turns=3),
-    Share(scenes=sounds, count=5, turns=3, tasks=_IN_ORDER),
-    Share(scenes=sounds, count=2, turns=5),
+    Share(scenes=pictures, count=3, turns=8),
+    Share(scenes=lettering, count=3, turns=6),
+    Share(scenes=refusals, count=1, turns=4),
+    Share(scenes=sounds, count=4, turns=3, tasks=_IN_ORDER),
+    Share(scenes=sounds, count=1, turns=5),
     Share(scenes=talk, count=1, turns=6, tasks=("sum",)),
-    Share(scenes=talk, count=2, turns=3),
-    Share(scenes=clips, count=4, turns=8),
+    Share(scenes=talk, count=1, turns=4),
+    Share(scenes=clips, count=2, turns=8),
 )
 
 
@@ -140,7 +132,7 @@ class DecoderStage:
         tokenizer: MimoAudioTokenizer,
         *,
         plan: Plan = EVERYTHING,
-        learning_rate: float = 1.5e-3,
+        learning_rate: float = 2.5e-3,
         train_encoders: bool = False,
     ) -> None:
         self.name, self.steps, self.module, self.learning_rate = name, steps, model, learning_rate
