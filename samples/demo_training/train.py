@@ -80,7 +80,7 @@ def first_model(run: Run) -> Model:
 
 def model_after(stage: str, run: Run) -> Model:
     """What the stage left."""
-    model = first_model(run)
+    model = Model(vision_encoder(), audio_encoder())
     model.load_state_dict(torch.load(run.state_path(stage), weights_only=True)["module"])
     return model
 

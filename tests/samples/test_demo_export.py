@@ -20,7 +20,7 @@ from samples.demo_training.export import hub_tensors, last_finished
 from samples.demo_training.export import main as export_main
 from samples.demo_training.scenes import lettering, pictures, sounds
 from samples.demo_training.scenes.base import Picture, Sound
-from samples.demo_training.stages.sound import EmbeddingsWithHeads, mel_of
+from samples.demo_training.stages.sound import mel_of
 from samples.demo_training.stages.vision import patches_of
 from samples.demo_training.training import Run
 from samples.demo_training.vocabulary import full_config
@@ -163,7 +163,6 @@ def test_the_command_takes_the_last_stage_that_is_done(exported: Exported, tmp_p
     run = Run(folder=tmp_path / "run")
     run.folder.mkdir()
     keep(run, "codebooks", exported.tokenizer, 1)
-    keep(run, "hearing", EmbeddingsWithHeads(), 9)
     keep(run, "together", torch.nn.Linear(1, 1), 8)
     with pytest.raises(ValueError, match=r"no stage of .*run that can answer is finished"):
         last_finished(run)
