@@ -85,14 +85,21 @@ def make_case(family: str, number: int, folder: Path) -> Case:
 
     The tasks of a family take turns, but for refusals, which are drawn as the training draws them.
     """
-    scenes = FAMILIES[family]
     rng = case_rng(family, number)
-    task = None if family == "refusal" else scenes.tasks[number % len(scenes.tasks)]
-    sample = scenes.sample(rng, "test", turns=1, task=task)
+    sample = sample_of(family, number, rng)
     files = write_media(rng, sample.media, folder, f"{family}-{number}")
-    return Case(
-        family=family, task=task or sample.turns[-1].task, number=number, turns=sample.turns, files=files
-    )
+    task = _task(family, number) or sample.turns[-1].task
+    return Case(family=family, task=task, number=number, turns=sample.turns, files=files)
+
+
+def sample_of(family: str, number: int, rng: np.random.Generator) -> Sample:
+    """The conversation of a case. rng: `case_rng`'s, new."""
+    return FAMILIES[family].sample(rng, "test", turns=1, task=_task(family, number))
+
+
+def _task(family: str, number: int) -> str | None:
+    tasks = FAMILIES[family].tasks
+    return None if family == "refusal" else tasks[number % len(tasks)]
 
 
 def case_rng(family: str, number: int) -> np.random.Generator:

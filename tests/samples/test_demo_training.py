@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from samples.demo_training.agreement import main as agreement_main
+from samples.demo_training.agreement import said
+from samples.demo_training.cases import FAMILIES
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.muon import Muon, orthogonal
 from samples.demo_training.processes import Shard
@@ -227,3 +230,30 @@ def test_drafting_trains_the_drafting_layers_only(exported: Exported) -> None:
     finally:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(wanted[name])
+
+
+def test_agreement_is_measured_on_what_the_model_said(
+    exported: Exported, tmp_path, monkeypatch, capsys
+) -> None:
+    """Layers that see one step ahead agree everywhere; the conversations hold the model's own words."""
+    wrong = {"question": "?", "expected": "3.", "answer": "The model's own words."}
+    report = {"cases": 2, "failures": [{"case": "sound-1", "turns": [wrong]}]}
+    samples = {(family, number): sample for sample, family, number in said(report, 2)}
+    assert len(samples) == 2 * len(FAMILIES)
+    assert samples["sound", 1].turns[0].answer == wrong["answer"]
+    assert samples["sound", 0].turns[0].answer != wrong["answer"]
+    with pytest.raises(ValueError, match="the report has 2 cases of each family, not 3"):
+        next(said(report, 3))
+    monkeypatch.setattr(
+        exported.model.decoder,
+        "draft",
+        lambda layer, embedded, hidden, lengths: hidden.roll(-1 - layer, dims=0),
+    )
+    monkeypatch.setattr("samples.demo_training.agreement.model_after", lambda stage, run: exported.model)
+    monkeypatch.setattr("samples.demo_training.agreement.trained_tokenizer", lambda run: exported.tokenizer)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    monkeypatch.setattr("sys.argv", ["agreement", str(tmp_path), str(path), "--cases", "1"])
+    agreement_main()
+    assert json.loads(path.read_text())["head_agreement"] == [1.0, 1.0, 1.0]
+    assert "agree with the decoder's own answers" in capsys.readouterr().out
