@@ -28,7 +28,7 @@ from samples.demo_training.stages.decoder import DecoderStage, Model
 from samples.demo_training.stages.drafting import DraftingStage
 from samples.demo_training.stages.sound import EmbeddingStage, FeatureStage, fit_codebooks
 from samples.demo_training.stages.vision import VisionStage
-from samples.demo_training.training import Run, Stage, train
+from samples.demo_training.training import Rates, Run, Stage, train
 
 _SEED = 4_000_000
 _CODEBOOK_SOUNDS = 1600
@@ -50,7 +50,7 @@ def stage_of(name: str, run: Run) -> Stage:
             600,
             model_after("answers", run),
             trained_tokenizer(run),
-            learning_rate=5e-4,
+            rates=Rates(adamw=4e-4, muon=5e-4, weight_decay=0.03),
             train_encoders=True,
         )
     if name == "drafting":

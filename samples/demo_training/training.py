@@ -28,8 +28,17 @@ from samples.demo_training.processes import WHOLE, Shard, agree
 SAVE_EVERY_S = 120.0
 LOG_EVERY = 25
 _WARMUP = 100
-# Muon's steps may be larger than AdamW's.
-_MUON_SHARE = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Peak learning rates. adamw: of embeddings, heads, biases and gains. muon: of the matrices between them, whose
+    weights decay by weight_decay times that rate each step.
+    """
+
+    adamw: float
+    muon: float
+    weight_decay: float = 0.01
 
 
 class Stage(Protocol):
@@ -37,7 +46,7 @@ class Stage(Protocol):
 
     name: str
     steps: int
-    learning_rate: float
+    rates: Rates
 
     @property
     def module(self) -> nn.Module: ...
@@ -81,7 +90,7 @@ def train(stage: Stage, run: Run) -> bool:
     seconds. Of several processes the first one shows, logs and saves.
     """
     leads = run.shard.index == 0
-    optimisers = _optimisers(stage.module, stage.learning_rate)
+    optimisers = _optimisers(stage.module, stage.rates)
     step, seconds = 0, 0.0
     path = run.state_path(stage.name)
     if path.exists():
@@ -182,7 +191,7 @@ def schedule(step: int, steps: int) -> float:
     return 0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2
 
 
-def _optimisers(module: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+def _optimisers(module: nn.Module, rates: Rates) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside the network, AdamW for embeddings, heads, biases and gains."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
@@ -194,8 +203,8 @@ def _optimisers(module: nn.Module, learning_rate: float) -> list[torch.optim.Opt
             (matrices if inside else others).append(parameter)
     optimisers: list[torch.optim.Optimizer] = []
     if matrices:
-        optimisers.append(Muon(matrices, lr=_MUON_SHARE * learning_rate, momentum=0.95, weight_decay=0.1))
-    optimisers.append(torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0))
+        optimisers.append(Muon(matrices, lr=rates.muon, momentum=0.95, weight_decay=rates.weight_decay))
+    optimisers.append(torch.optim.AdamW(others, lr=rates.adamw, betas=(0.9, 0.98), weight_decay=0.0))
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["peak_lr"] = group["lr"]

@@ -23,7 +23,7 @@ from samples.demo_training.processes import Shard
 from samples.demo_training.scenes import talk
 from samples.demo_training.stages.decoder import Conversations, DecoderStage
 from samples.demo_training.stages.drafting import DraftingStage, drafts
-from samples.demo_training.training import Run, prefetched, schedule, train
+from samples.demo_training.training import Rates, Run, prefetched, schedule, train
 from tests.samples.conftest import Exported
 
 
@@ -31,7 +31,7 @@ class TinyStage:
     """Learns a random map. after_step moves a buffer, which must be kept too."""
 
     name = "tiny"
-    learning_rate = 1e-2
+    rates = Rates(adamw=1e-2, muon=3e-2)
 
     def __init__(self, steps: int = 12) -> None:
         self.steps = steps

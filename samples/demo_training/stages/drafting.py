@@ -12,14 +12,14 @@ from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.conversations import Conversation, Writer
 from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.stages.decoder import EVERYTHING, Conversations, Model, make_step
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import Rates, prefetched
 
 
 class DraftingStage:
     """See `Stage`. Layer k reads the decoder's state at t and the embedding at t + 1 + k, and learns t + 2 + k."""
 
     name = "drafting"
-    learning_rate = 2e-3
+    rates = Rates(adamw=2e-3, muon=6e-3)
 
     def __init__(self, steps: int, model: Model, tokenizer: MimoAudioTokenizer) -> None:
         self.steps, self.module = steps, model

@@ -23,7 +23,7 @@ from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import sounds
 from samples.demo_training.scenes.base import Sound
 from samples.demo_training.scenes.tones import KEYS
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import Rates, prefetched
 
 SOUNDS_PER_BATCH = 16
 FRAMES_PER_ROW = 4
@@ -58,7 +58,7 @@ class FeatureStage:
     """See `Stage`."""
 
     name = "ear"
-    learning_rate = 3e-3
+    rates = Rates(adamw=3e-3, muon=9e-3)
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -91,7 +91,7 @@ class EmbeddingStage:
     """See `Stage`. tokenizer: trained, with its codebooks."""
 
     name = "hearing"
-    learning_rate = 3e-3
+    rates = Rates(adamw=3e-3, muon=9e-3)
 
     def __init__(self, steps: int, tokenizer: MimoAudioTokenizer) -> None:
         self.steps = steps

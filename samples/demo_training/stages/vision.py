@@ -30,7 +30,7 @@ from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import lettering, pictures
 from samples.demo_training.scenes.base import Medium, Picture, Split
 from samples.demo_training.scenes.sheets import sheet
-from samples.demo_training.training import prefetched
+from samples.demo_training.training import Rates, prefetched
 
 PICTURES_PER_BATCH = 16
 # Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
@@ -87,7 +87,7 @@ class VisionStage:
     """See `Stage`. One batch is half sheets of letters, the rest signs and shapes."""
 
     name = "vision"
-    learning_rate = 2e-3
+    rates = Rates(adamw=2e-3, muon=6e-3)
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
