@@ -111,8 +111,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     print(format_table(["", args.trace], rows))
     load = measure_load()
     print(
-        f"{load.bytes_per_s * load.copy_s / 1e6:.1f} MB from host memory at {load.bytes_per_s / 1e6:.0f} MB/s: copy "
-        f"{load.copy_s * 1e3:.0f} ms, step {load.resident_s * 1e3:.0f} ms, both {load.loading_s * 1e3:.0f} ms"
+        f"{load.bytes_per_s * load.copy_s / 1e6:.1f} MB from host memory at {load.bytes_per_s / 1e6:.0f} MB/s: "
+        f"copy {load.copy_s * 1e3:.0f} ms, step {load.resident_s * 1e3:.0f} ms, both {load.loading_s * 1e3:.0f} ms"
     )
     return {
         "trace": args.trace,
