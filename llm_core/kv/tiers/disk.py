@@ -43,9 +43,6 @@ class DiskTier:
     def __contains__(self, name: Name) -> bool:
         return name in self._sizes
 
-    def __len__(self) -> int:
-        return len(self._sizes)
-
     def get(self, name: Name) -> Tensor | None:
         """uint8 [bytes]; None for a file that is not there or is not what was written."""
         if name not in self._sizes:

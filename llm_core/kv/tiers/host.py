@@ -26,9 +26,6 @@ class HostTier:
     def __contains__(self, name: Name) -> bool:
         return name in self._blocks
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     def get(self, name: Name) -> Tensor | None:
         """The block, which counts as used now. Evicting it later does not touch what was handed out."""
         with self._lock:

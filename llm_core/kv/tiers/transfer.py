@@ -46,8 +46,6 @@ class Transfer:
         self._on_device: dict[Layer, torch.cuda.Event] = {}
         self._error: BaseException | None = None
         self._sent_bytes = 0
-        self.copy_s = 0.0
-        """How long the copy took, once it is done."""
         self._thread = threading.Thread(target=self._run, name="kv-load", daemon=True)
         self._thread.start()
 
@@ -77,7 +75,6 @@ class Transfer:
         except BaseException as error:
             self._error = error
         finally:
-            self.copy_s = time.perf_counter() - begun
             for event in self._copied.values():
                 event.set()
 
