@@ -175,10 +175,11 @@ class Engine:
                     retry_after_s=_RETRY_AFTER_S,
                 )
             self._answers[request.request_id] = Answer(sequence, on_output, self._decoder, self._eos)
-        if self.tiers is None or not self.tiers.prefetch(
-            sequence.page_keys((sequence.num_prompt - 1) // self.pool.page_size, self.pool.page_size),
-            partial(self._arrive, sequence),
-        ):
+        if self.tiers is not None and self.tiers.has_files:
+            num_pages = (sequence.num_prompt - 1) // self.pool.page_size
+            keys = partial(sequence.page_keys, num_pages, self.pool.page_size)
+            self.tiers.prefetch(keys, partial(self._arrive, sequence))
+        else:
             self._arrive(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:

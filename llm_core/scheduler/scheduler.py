@@ -196,9 +196,10 @@ class Scheduler:
             return False
         match = self._match(sequence)
         keys = sequence.page_keys(match.num_pages, pool.page_size)
-        fetched = self.tree.fetch(keys, match)
-        if fetched is None:
-            return False
+        while (fetched := self.tree.fetch(keys, match)) is None:
+            # A tier has made room for something else meanwhile: there is less to go on from.
+            match = self._match(sequence)
+            keys = sequence.page_keys(match.num_pages, pool.page_size)
         kv = self.tree.begin(keys, match)
         need = pool.pages_for(sequence.num_tokens) - len(kv.full_pages)
         need_swa = pool.max_swa_pages(sequence.num_tokens) - pool.num_held_swa(kv)

@@ -74,7 +74,7 @@ class CheckpointFolder:
         return self._open(self._file_of[name])
 
     def identity(self) -> str:
-        """Changes whenever config.json or a weight file does: names, sizes and times of change."""
+        """Names, sizes and times of change of config.json and the weight files."""
         files = sorted({*self._file_of.values(), "config.json"})
         status = [(name, (self.folder / name).stat()) for name in files]
         return " ".join(f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in status)

@@ -22,7 +22,7 @@ from llm_core.kv.tiers.host import HostTier
 from llm_core.kv.tiers.settings import TierSettings
 from llm_core.kv.tiers.transfer import Transfer
 from tests.llm_core.support import request, run, tiny_engine, tiny_model, tokens_of
-from tests.llm_core.test_prefix_engine import chat, picture, tokens
+from tests.llm_core.test_prefix_engine import chat, picture, together, tokens
 
 PAGE = 4
 
@@ -253,11 +253,26 @@ def test_who_gives_way_comes_back_from_the_tiers(model) -> None:
     items = [request(tokens(18 + 3 * n, 20 + n), f"r{n}", max_tokens=40) for n in range(6)]
     with running(model) as roomy:
         expected = [tokens_of(run(roomy, item)) for item in items]
-    from tests.llm_core.test_prefix_engine import together
-
     with running(model, **{**TIGHT, "max_running": 6}, tiers=HOST) as tight:
         assert together(tight, items) == expected
         assert tight.stats().num_preemptions > 0
+
+
+def test_a_tier_that_loses_a_page_at_the_last_moment_costs_time_only(model, monkeypatch) -> None:
+    with running(model, **TIGHT, tiers=HOST) as engine:
+        said = tokens(33, 1)
+        answer = tokens_of(run(engine, request(said, "first", max_tokens=4)))
+        run(engine, request(tokens(engine.max_context - 10, 5), "long", max_tokens=2))
+        lost = []
+
+        def lose(self: HostTier, wanted: Any) -> Any:
+            lost.append(wanted)
+            with self._lock:
+                self._forget(wanted)
+
+        monkeypatch.setattr(HostTier, "get", lose)
+        assert tokens_of(run(engine, request(said, "second", max_tokens=4))) == answer
+        assert lost
 
 
 def test_a_failed_copy_ends_its_request_and_keeps_nothing_of_it(model, monkeypatch) -> None:

@@ -20,6 +20,7 @@ from llm_core.kv.tiers.transfer import Layer, Transfer
 
 # Blocks that wait to be written; behind them is a slow disk, and what comes then is not kept.
 _MAX_UNWRITTEN = 1024
+_READERS = 4
 
 
 class KVTiers:
@@ -32,11 +33,12 @@ class KVTiers:
         self._blocks = PageBlocks(storage)
         self._host = HostTier(settings.host_bytes)
         self._disk = DiskTier(settings.folder, settings.disk_bytes) if settings.folder else None
-        # One thread each, so that who waits to read does not wait for what is written.
+        # Who waits to read waits neither for what is written nor for one long prompt.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-write")
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="kv-read")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="kv-read")
         self._unwritten = threading.Semaphore(_MAX_UNWRITTEN)
         self._pages_from_host = self._pages_from_disk = 0
+        self._counting = threading.Lock()
 
     def has(self, kind: LayerKind, key: bytes) -> bool:
         return (kind, key) in self._host
@@ -51,21 +53,18 @@ class KVTiers:
     def evicted(self, kind: LayerKind, key: bytes, page: int) -> None:
         self._save((kind, key), page)
 
-    def prefetch(self, keys: Sequence[bytes], then: Callable[[], None]) -> bool:
-        """Reads into host memory what only files hold of these pages, then calls `then` on another thread.
+    @property
+    def has_files(self) -> bool:
+        return self._disk is not None
 
-        False if there is nothing of that kind; `then` is not called. May be called by any thread. At most half of
-        the host memory is read into, so that one prompt does not push out everybody's.
+    def prefetch(self, keys: Callable[[], Sequence[bytes]], then: Callable[[], None]) -> None:
+        """Reads into host memory what only files hold of some pages, on another thread, and there calls `then`.
+
+        keys: tells their keys; it is called there, too. At most half of the host memory is read into, so that one
+        prompt does not push out everybody's. May be called by any thread, where there are files.
         """
-        if self._disk is None:
-            return False
-        names: list[Name] = [("full", key) for key in keys]
-        names += self._last_window(keys)
-        wanted = [name for name in names if name in self._disk and name not in self._host]
-        if not wanted:
-            return False
-        self._reader.submit(self._read, self._disk, wanted, then)
-        return True
+        assert self._disk is not None
+        self._readers.submit(self._read, self._disk, keys, then)
 
     def load(self, loads: Sequence[PageLoad]) -> Transfer:
         """Begins to copy blocks into their pages."""
@@ -86,7 +85,7 @@ class KVTiers:
 
     def close(self) -> None:
         """Writes what waits to be written, and ends."""
-        self._reader.shutdown(cancel_futures=True)
+        self._readers.shutdown(cancel_futures=True)
         self._writer.shutdown()
 
     def check(self) -> None:
@@ -107,17 +106,22 @@ class KVTiers:
                 break
         return run
 
-    def _read(self, disk: DiskTier, names: Sequence[Name], then: Callable[[], None]) -> None:
+    def _read(self, disk: DiskTier, keys: Callable[[], Sequence[bytes]], then: Callable[[], None]) -> None:
         try:
             room = self._settings.host_bytes // 2
-            for name in names:
+            found = keys()
+            names: list[Name] = [("full", key) for key in found]
+            for name in [*names, *self._last_window(found)]:
+                if name in self._host or name not in disk:
+                    continue
                 block = disk.get(name)
                 if block is None or block.nbytes != self._blocks.num_bytes(name[0]):
                     continue
                 room -= block.nbytes
                 if room < 0:
                     return
-                self._pages_from_disk += 1
+                with self._counting:
+                    self._pages_from_disk += 1
                 self._put(name, block)
         finally:
             then()
