@@ -21,7 +21,10 @@ from mm_pipeline.prompt import ChatPrompter, ExpansionSettings, MediaShape, Medi
 from mm_pipeline.prompt.special_tokens import SpecialTokens
 from mm_pipeline.video.patches import video_patches
 from mm_pipeline.video.settings import VideoSettings
+from samples.demo_training.facts import facts_known
 from samples.demo_training.labels import IGNORED, ROW_S, signs_heard
+from samples.demo_training.looks import Look, Looks, units_of
+from samples.demo_training.named import Text
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound
 from samples.demo_training.stages.sound import mel_of
 from samples.demo_training.stages.vision import patches_of
@@ -38,7 +41,8 @@ Codes = Callable[[torch.Tensor], torch.Tensor]
 class Conversation:
     """token_ids: int64 [S]. learnt: bool [S], tokens of answers, end marks included. turns: each answer's
     [first, end). tasks: per answer. spans: as in the server. seen, heard: per medium its patches, its codes.
-    signs: int64 [S, 2], `labels.signs_heard` at the tokens of sounds, IGNORED elsewhere.
+    signs: int64 [S, 2], `labels.signs_heard` at the tokens of sounds, IGNORED elsewhere. facts: int64 [S, F],
+    `facts.facts_known`. looks: `looks.Looks`.
     """
 
     token_ids: torch.Tensor
@@ -49,6 +53,8 @@ class Conversation:
     seen: tuple[ImageInput | None, ...]
     heard: tuple[torch.Tensor | None, ...]
     signs: torch.Tensor
+    facts: torch.Tensor
+    looks: tuple[Look, ...]
 
 
 class Writer:
@@ -97,6 +103,11 @@ class Writer:
         for span in expanded.spans:
             rows = labels[span.media_index][span.offset : span.offset + span.length]
             signs[span.start : span.start + span.length] = rows
+        grids = [image.grid_thw for image in seen if image is not None]
+        times = [time for shape in shapes if shape.layout for time in shape.layout.frame_times_s[1::2]]
+        units = units_of(expanded.spans, times)
+        text = Text([_piece(token_id) for token_id in ids])
+        looks = Looks(text, sample.media, expanded.spans, turns=turns, grids=grids, units=units, signs=signs)
         return Conversation(
             token_ids=torch.tensor(ids),
             learnt=learnt,
@@ -106,6 +117,8 @@ class Writer:
             seen=tuple(seen),
             heard=tuple(heard),
             signs=signs,
+            facts=facts_known(text, sample.media, (first for first, _ in turns), units),
+            looks=looks.all(),
         )
 
     def _labels(self, medium: Medium, image: ImageInput | None, codes: torch.Tensor | None) -> torch.Tensor:
@@ -166,6 +179,12 @@ def prompter() -> ChatPrompter:
         write_tokenizer(folder, load_tokenizer())
         (folder / "config.json").write_text(json.dumps(full_config()))
         return ChatPrompter.from_folder(folder)
+
+
+@cache
+def _piece(token_id: int) -> str:
+    text: str = prompter()._tokenizer.decode([token_id])
+    return text
 
 
 def _id(token: str) -> int:

@@ -42,15 +42,25 @@ class Decoder(nn.Module):
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """embedded: [N, H], conversations of these lengths back to back.
 
-        Hidden states after the final norm, and what the layers with the numbers `between` put out.
+        Hidden states after the final norm, and what the layers with the numbers `between` put out; that of layer -1
+        is what goes into the first.
         """
         batch = Batch(self.config, lengths, embedded.device)
-        kept = {}
+        kept = {-1: embedded}
         for number, layer in enumerate(self.layers):
             embedded = layer(embedded, batch)
             kept[number] = embedded
         hidden: torch.Tensor = self.norm(embedded)
         return hidden, [kept[number] for number in between]
+
+    def looks(
+        self, layer: int, embedded: torch.Tensor, rows: torch.Tensor, lengths: Sequence[int]
+    ) -> torch.Tensor:
+        """`Attention.looks` of a layer. embedded: [N, H], what goes into it."""
+        module = self.layers[layer]
+        batch = Batch(self.config, lengths, embedded.device)
+        logarithms: torch.Tensor = module.self_attn.looks(module.input_layernorm(embedded), rows, batch)  # type: ignore[operator, union-attr]
+        return logarithms
 
     def draft(
         self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor, lengths: Sequence[int]
@@ -140,6 +150,23 @@ class Attention(nn.Module):
         attend = self._attend_all if spec.window_keys is None else self._attend_window
         out: torch.Tensor = self.o_proj(attend(query, key, value, batch).flatten(1))
         return out
+
+    def looks(self, x: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Logarithm of how much some positions attend to every one: [rows, heads, N]. rows: int64, which.
+
+        Minus infinity where a position does not see another; windows and sinks do not count.
+        """
+        rope = batch.rope[self.kind]
+        query = self.q_proj(x[rows]).unflatten(1, (-1, self.spec.head_dim))
+        query = _rotated(query, self.spec, (rope[0][rows], rope[1][rows]))
+        key = _rotated(self.k_proj(x).unflatten(1, (-1, self.spec.head_dim)), self.spec, rope)
+        query = query.unflatten(1, (key.shape[1], -1)) * self.spec.head_dim**-0.5
+        scores = torch.einsum("rgqd,ngd->rgqn", query, key).flatten(1, 2)
+        number = torch.arange(len(batch.lengths), device=x.device)
+        owner = number.repeat_interleave(torch.tensor(batch.lengths, device=x.device))
+        place = torch.arange(len(x), device=x.device)
+        unseen = (owner[rows, None] != owner) | (place > rows[:, None])
+        return scores.masked_fill(unseen[:, None], float("-inf")).log_softmax(dim=-1)
 
     def _attend_all(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: Batch

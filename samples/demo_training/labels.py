@@ -57,8 +57,7 @@ def picture_labels(picture: Picture, grid: tuple[int, int, int]) -> PictureLabel
     patch_x = (torch.arange(2 * columns) + 0.5) / (2 * columns) * width
     for mark in picture.marks:
         left, top, right, bottom = mark.box
-        row = min(rows - 1, max(0, int((top + bottom) / 2 / height * rows)))
-        column = min(columns - 1, max(0, int((left + right) / 2 / width * columns)))
+        row, column = divmod(token_of(mark.box, (height, width), grid), columns)
         covered = ((patch_y >= top) & (patch_y < bottom))[:, None] & (patch_x >= left) & (patch_x < right)
         colour[row, column] = COLOURS.index(mark.colour)
         if mark.kind == "shape":
@@ -93,6 +92,17 @@ def picture_labels(picture: Picture, grid: tuple[int, int, int]) -> PictureLabel
         patch_shape=_in_token_order(patch_shape),
         patch_glyph=_in_token_order(patch_glyph),
     )
+
+
+def token_of(
+    box: tuple[float, float, float, float], size: tuple[int, ...], grid: tuple[int, int, int]
+) -> int:
+    """Number of the token that holds the centre of a box. size: height and width of the picture."""
+    rows, columns = grid[1] // 2, grid[2] // 2
+    left, top, right, bottom = box
+    row = min(rows - 1, max(0, int((top + bottom) / 2 / size[0] * rows)))
+    column = min(columns - 1, max(0, int((left + right) / 2 / size[1] * columns)))
+    return row * columns + column
 
 
 def concatenated(labels: Sequence[Labels]) -> Labels:

@@ -163,6 +163,8 @@ class TellsTheNext(nn.Module):
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         return F.one_hot(self.token_ids.roll(-self.ahead), 1024).float(), [embedded for _ in between]
 
+    layers = (None,) * 9
+
 
 def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: int) -> dict[str, float]:
     """Shares of right answers by family, of a model that says what is `ahead` in `told`."""
@@ -170,7 +172,7 @@ def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: 
     model.vision, model.hearing = nn.Identity(), nn.Identity()
     model.embed = lambda found: torch.zeros(sum(len(one.token_ids) for one in found), 1)
     model.decoder = TellsTheNext(told, ahead)
-    model.sign_heads = nn.ModuleList()
+    model.sign_heads, model.fact_heads = nn.ModuleList(), nn.ModuleList()
     model.decoder.mtp, model.decoder.lm_head = nn.Identity(), nn.Identity()
     stage = DecoderStage("tiny", 1, model, None)
     return stage.loss(Conversations(conversations=tuple(conversations), families=("a", "b", "a")))[1]

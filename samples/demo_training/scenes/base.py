@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -64,11 +64,15 @@ class Sound:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """A video. draw(seconds) is the frame shown then, uint8 [height, width, 3]; sound starts with the video."""
+    """A video. draw(seconds) is the frame shown then, uint8 [height, width, 3]; sound starts with the video.
+
+    facts(seconds): what has been seen by the frame at that time, by the names in `facts.FACTS`.
+    """
 
     duration_s: float
     draw: Callable[[float], NDArray[np.uint8]]
     sound: Sound | None = None
+    facts: Callable[[float], Mapping[str, str]] = field(default=lambda seconds: {})
 
 
 Medium: TypeAlias = Picture | Sound | Clip

@@ -14,14 +14,12 @@ import numpy as np
 from samples.demo_training.scenes import sounds
 from samples.demo_training.scenes.base import Clip, Sample, Sound, Split
 from samples.demo_training.scenes.film import Film, Stage, Take, flood, stage, still
-from samples.demo_training.scenes.seen import TASKS, Entry, Seen, turns_about
+from samples.demo_training.scenes.seen import MOST_BLINKS, MOST_SECONDS, TASKS, Entry, Seen, turns_about
 from samples.demo_training.scenes.shapes import COLOURS, SHAPES, Shape, pick, spread
 from samples.demo_training.scenes.tones import KEYS, Tape, voice
 
 __all__ = ["TASKS", "sample"]
 
-MAX_SECONDS = 12
-MAX_BLINKS = 5
 _MAX_BEEPS = 5
 _KINDS = ("colours", "moves", "blinks", "appears")
 _KIND_OF_TASK = {"colours": "colours", "direction": "moves", "blinks": "blinks", "appears": "appears"}
@@ -60,7 +58,7 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
     elif sound == "beeps":
         seen = _beep_anywhere(rng, split, tape, seen)
     track: Sound | None = tape.record(seen.num_seconds) if seen.sound != "none" else None
-    clip = Clip(duration_s=float(seen.num_seconds), draw=film.draw, sound=track)
+    clip = Clip(duration_s=float(seen.num_seconds), draw=film.draw, sound=track, facts=seen.facts)
     return Sample(turns=turns_about(rng, seen, first, turns), media=(clip,))
 
 
@@ -154,8 +152,8 @@ def _blinks(
     if not blinks_at_all:
         seen = Seen(kind="blinks", num_seconds=int(rng.integers(3, 8)), entries=entries)
         return seen, Film([(0.0, screen.pixels)], [still(shape, 0.0, float("inf"))])
-    count = int(rng.integers(1, MAX_BLINKS + 1))
-    num_seconds = min(MAX_SECONDS, max(3, 2 * count + 1 + int(rng.integers(4))))
+    count = int(rng.integers(1, MOST_BLINKS + 1))
+    num_seconds = min(MOST_SECONDS, max(3, 2 * count + 1 + int(rng.integers(4))))
     # Seconds that stay free, dealt out before, between and behind; a blink and the pause after it take two.
     spare = num_seconds - 2 * count - 1
     before = sorted(int(place) for place in rng.integers(0, spare + 1, count))

@@ -31,6 +31,8 @@ TASKS: tuple[str, ...] = (
     "shapes",
 )
 
+MOST_ENTRIES, MOST_BLINKS, MOST_SECONDS = 4, 5, 12
+
 WAYS = {
     "left": "It moves to the left.",
     "right": "It moves to the right.",
@@ -74,6 +76,27 @@ class Seen:
     def kinds(self) -> list[str]:
         """The shapes in it, each once."""
         return list(dict.fromkeys(entry.kind for entry in self.entries if entry.kind))
+
+    def facts(self, seconds: float) -> dict[str, str]:
+        """What has been seen by the frame at that time, word by word; "none" where there is nothing."""
+        entries = [entry for entry in self.entries if not entry.second or _is_seen(entry.second, seconds)]
+        blinks = [second for second in self.blinks if _is_seen(second, seconds)]
+        # A motion needs two frames that are well apart.
+        found = {"way": self.way or "none"} if _is_seen(1, seconds) else {}
+        found["blinks"] = str(len(blinks))
+        for number in range(MOST_ENTRIES):
+            entry = entries[number] if number < len(entries) else None
+            found[f"colour {number}"] = entry.colour if entry else "none"
+            found[f"kind {number}"] = entry.kind or "none" if entry else "none"
+            found[f"second {number}"] = str(entry.second) if entry else "none"
+        for number in range(MOST_BLINKS):
+            found[f"blink {number}"] = str(blinks[number]) if number < len(blinks) else "none"
+        return found
+
+
+def _is_seen(second: int, seconds: float) -> bool:
+    """What happens at a second happens up to 0.4 s after it."""
+    return second + 0.4 < seconds
 
 
 @dataclass(frozen=True, kw_only=True)
