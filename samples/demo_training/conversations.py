@@ -23,7 +23,7 @@ from mm_pipeline.video.patches import video_patches
 from mm_pipeline.video.settings import VideoSettings
 from samples.demo_training.facts import facts_known
 from samples.demo_training.labels import IGNORED, ROW_S, signs_heard
-from samples.demo_training.looks import Look, Looks, units_of
+from samples.demo_training.looks import Look, Looks, centres_of, units_of
 from samples.demo_training.named import Text
 from samples.demo_training.scenes.base import Clip, Medium, Picture, Sample, Sound
 from samples.demo_training.stages.sound import mel_of
@@ -117,7 +117,13 @@ class Writer:
             seen=tuple(seen),
             heard=tuple(heard),
             signs=signs,
-            facts=facts_known(text, sample.media, (first for first, _ in turns), units),
+            facts=facts_known(
+                text,
+                sample.media,
+                (first for first, _ in turns),
+                centres=centres_of(sample.media, expanded.spans, grids),
+                units=units,
+            ),
             looks=looks.all(),
         )
 

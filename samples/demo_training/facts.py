@@ -1,13 +1,15 @@
 """What the decoder should know at which word of a conversation: facts that follow from the scene and what was said.
 
-At a word that names shapes ("red", "circles", "red circle") it should know how many there are, in which colours, of
-which kinds and where; where an answer begins, what is printed; there and after each part of a video, what has
-happened in it. Knows no model.
+At the centre of a shape it should know how many like it came before, row by row, which makes counting a matter of
+averages. At a word that names shapes ("red", "circles", "red circle") it should know how many there are, in which
+colours, of which kinds and where; where an answer begins, what is printed; there and after each part of a video,
+what has happened in it. Knows no model.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -22,6 +24,7 @@ _MOST_SHAPES = 7
 _FIELDS = tuple(
     f"{down} {across}" for down in ("top", "centre", "bottom") for across in ("left", "middle", "right")
 )
+_NTH = ("nth of all", "nth of its colour", "nth of its kind")
 _COUNTS = ("number in the first", "number in the second")
 _SECONDS = ("none", *(str(second) for second in range(MOST_SECONDS + 1)))
 
@@ -36,6 +39,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     **{f"blink {blink}": _SECONDS for blink in range(MOST_BLINKS)},
     "way": ("none", *(way for way in WAYS if way)),
     "blinks": tuple(str(number) for number in range(MOST_BLINKS + 1)),
+    **dict.fromkeys(_NTH, tuple(str(number) for number in range(1, _MOST_SHAPES + 1))),
     "colour now": ("none", *COLOURS),
     "kind now": ("none", *SHAPES),
 }
@@ -45,18 +49,25 @@ _NAMES = {name: index for index, name in enumerate(FACTS)}
 
 
 def facts_known(
-    text: Text, media: Sequence[Medium], answers: Iterable[int], units: Iterable[tuple[int, float]]
+    text: Text,
+    media: Sequence[Medium],
+    answers: Iterable[int],
+    *,
+    centres: Sequence[Mapping[int, Mark]] = (),
+    units: Iterable[tuple[int, float]] = (),
 ) -> torch.Tensor:
     """int64 [S, F]: the place of each fact in its row of `FACTS`, IGNORED where it is not asked.
 
-    answers: numbers of the tokens that answers begin with. units: of a video, the last token of each and when its
-    last frame is shown.
+    answers: numbers of the tokens that answers begin with. centres: per picture, the tokens with one shape's
+    centre, and the shape. units: of a video, the last token of each and when its last frame is shown.
     """
     known = torch.full((text.num_tokens, len(FACTS)), IGNORED)
     pictures = [medium for medium in media if isinstance(medium, Picture)]
     if pictures and len(pictures) == len(media):
         for named in text.shapes_named():
             _write(known[text.token_with(named.end - 1)], _facts_of_shapes(pictures, named))
+    for shapes in centres:
+        _number(known, shapes)
     of_all: Mapping[str, str] = {}
     if len(media) == 1:
         (medium,) = media
@@ -71,6 +82,15 @@ def facts_known(
     for first in answers:
         _write(known[first - 1], of_all)
     return known
+
+
+def _number(known: torch.Tensor, shapes: Mapping[int, Mark]) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    for position in sorted(shapes):
+        mark = shapes[position]
+        groups = dict(zip(_NTH, (("", ""), (mark.colour, ""), ("", mark.name)), strict=True))
+        seen.update(groups.values())
+        _write(known[position], {name: str(seen[group]) for name, group in groups.items()})
 
 
 def _write(row: torch.Tensor, facts: Mapping[str, str]) -> None:

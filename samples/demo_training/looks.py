@@ -165,6 +165,23 @@ def _is_latest(clip: Clip, seconds: float, named: Named) -> bool:
     )
 
 
+def centres_of(
+    media: Sequence[Medium], spans: Iterable[MediaSpan], grids: Sequence[tuple[int, int, int]]
+) -> list[dict[int, Mark]]:
+    """Per picture its shapes by the token that has their centre; not those that share one."""
+    pictures = [medium for medium in media if isinstance(medium, Picture)]
+    starts = [span.start for span in spans if span.modality == "image" and not span.offset]
+    found = []
+    for picture, start, grid in zip(pictures, starts, grids, strict=len(pictures) == len(media)):
+        by_token: dict[int, list[Mark]] = {}
+        for mark in picture.marks:
+            if mark.kind == "shape":
+                token = start + token_of(mark.box, picture.pixels.shape[:2], grid)
+                by_token.setdefault(token, []).append(mark)
+        found.append({token: marks[0] for token, marks in by_token.items() if len(marks) == 1})
+    return found
+
+
 def units_of(spans: Iterable[MediaSpan], times: Sequence[float]) -> list[tuple[int, float]]:
     """The last token of each unit of a video, and when its last frame is shown: one of `times`."""
     seen = [span for span in spans if span.modality == "video"]

@@ -50,7 +50,7 @@ def stage_of(name: str, run: Run) -> Stage:
             600,
             model_after("answers", run),
             trained_tokenizer(run),
-            rates=Rates(adamw=4e-4, muon=5e-4, weight_decay=0.03),
+            rates=Rates(adamw=1e-3, muon=1e-3, weight_decay=0.03),
             train_encoders=True,
         )
     if name == "drafting":
@@ -73,8 +73,15 @@ def first_model(run: Run) -> Model:
     """A new decoder; the encoders as their own stages left them."""
     torch.manual_seed(_SEED)
     model = Model(vision_encoder(), audio_encoder())
-    model.vision.load_state_dict(_encoder_of(run, "vision"))
-    model.hearing.load_state_dict(_encoder_of(run, "hearing"))
+    model.vision.load_state_dict(_part_of(run, "vision", "encoder."))
+    model.hearing.load_state_dict(_part_of(run, "hearing", "encoder."))
+    model.picture_heads.load_state_dict(
+        {
+            name: tensor
+            for name, tensor in _part_of(run, "vision", "").items()
+            if not name.startswith("encoder.")
+        }
+    )
     return model
 
 
@@ -85,11 +92,9 @@ def model_after(stage: str, run: Run) -> Model:
     return model
 
 
-def _encoder_of(run: Run, stage: str) -> Mapping[str, Any]:
+def _part_of(run: Run, stage: str, prefix: str) -> Mapping[str, Any]:
     state = torch.load(run.state_path(stage), weights_only=True)["module"]
-    return {
-        name.removeprefix("encoder."): tensor for name, tensor in state.items() if name.startswith("encoder.")
-    }
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def _fit(run: Run) -> None:

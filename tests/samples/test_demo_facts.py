@@ -12,7 +12,7 @@ import torch
 from mm_pipeline.prompt import MediaSpan
 from samples.demo_training.facts import FACTS, facts_known
 from samples.demo_training.labels import COLOURS, IGNORED, SHAPES
-from samples.demo_training.looks import Looks, units_of
+from samples.demo_training.looks import Looks, centres_of, units_of
 from samples.demo_training.named import Text
 from samples.demo_training.scenes import clips, lettering, pictures
 from samples.demo_training.scenes.base import Clip, Mark, Picture
@@ -74,7 +74,7 @@ def looks(
 
 def test_at_a_word_is_known_what_it_names() -> None:
     text = pieces(1, "How many", " red", " circles", " and", " crosses", "?")
-    known = facts_known(Text(text), [SHAPES_SHOWN], [], [])
+    known = facts_known(Text(text), [SHAPES_SHOWN], [])
     assert known.shape == (len(text), len(FACTS))
     at_red, at_circles, at_crosses = (known_at(known[PICTURE_TOKENS + index]) for index in (1, 2, 4))
     assert at_red["number in the first"] == "2"
@@ -94,9 +94,31 @@ def test_at_a_word_is_known_what_it_names() -> None:
     assert asked == [PICTURE_TOKENS + index for index in (1, 2, 4)]
 
 
+def test_shapes_are_numbered_row_by_row() -> None:
+    shown = picture(
+        shape("star", "red", 50, 70),
+        shape("circle", "red", 10, 10),
+        shape("circle", "blue", 70, 10),
+        # Two in one token are not told apart.
+        shape("cross", "red", 8, 50),
+        shape("cross", "black", 12, 50),
+    )
+    centres = centres_of([shown], spans(), [GRID])
+    assert {token: (mark.colour, mark.name) for token, mark in centres[0].items()} == {
+        0: ("red", "circle"),
+        3: ("blue", "circle"),
+        14: ("red", "star"),
+    }
+    known = facts_known(Text(pieces(1, "What?")), [shown], [], centres=centres)
+    names = ("nth of all", "nth of its colour", "nth of its kind")
+    assert known_at(known[0]) == dict(zip(names, "111", strict=True))
+    assert known_at(known[3]) == dict(zip(names, "212", strict=True))
+    assert known_at(known[14]) == dict(zip(names, "321", strict=True))
+
+
 def test_of_two_pictures_only_the_numbers_are_known() -> None:
     text = pieces(2, "Which has more", " circles", "?")
-    known = facts_known(Text(text), [SHAPES_SHOWN, picture()], [], [])
+    known = facts_known(Text(text), [SHAPES_SHOWN, picture()], [])
     assert known_at(known[2 * PICTURE_TOKENS + 1]) == {
         "number in the first": "2",
         "number in the second": "0",
@@ -106,7 +128,7 @@ def test_of_two_pictures_only_the_numbers_are_known() -> None:
 def test_where_an_answer_begins_is_known_what_is_printed() -> None:
     text = pieces(1, "Read it.", "\n", "It says", " ", "K", "7", ".")
     shown = picture(glyph("K", 0, 20), glyph("7", 1, 60))
-    known = facts_known(Text(text), [shown], [PICTURE_TOKENS + 2], [])
+    known = facts_known(Text(text), [shown], [PICTURE_TOKENS + 2])
     found = known_at(known[PICTURE_TOKENS + 1])
     assert found == {"glyph 0": "K", "glyph 1": "7"} | {f"glyph {place}": "none" for place in range(2, 6)}
 
@@ -185,7 +207,7 @@ def test_what_was_seen_of_a_video_only_grows_until_all_is_known(kind: str) -> No
         num_units = int(clip.duration_s)
         units = units_of(clip_spans(num_units), [second + 0.5 for second in range(num_units)])
         text = ["<|video_pad|>"] * (2 * num_units) + ["\n", "Yes."]
-        known = facts_known(Text(text), [clip], [len(text) - 1], units)
+        known = facts_known(Text(text), [clip], [len(text) - 1], units=units)
         rows = [known_at(known[position]) for position, _ in units]
         for before, after in pairwise(rows):
             for name in before.keys() - {"blinks", "colour now", "kind now"}:
@@ -234,7 +256,7 @@ def test_counts_at_words_are_those_of_the_answers(scenes) -> None:
                 continue
             words = [word for word in turn.question.replace("?", " ?").replace(".", " .").split(" ") if word]
             text = pieces(1, *(f" {word}" for word in words))
-            known = facts_known(Text(text), sample.media, [], [])
+            known = facts_known(Text(text), sample.media, [])
             asked = [row for row in known if (row != IGNORED).any()]
             assert known_at(asked[-1])["number in the first"] == turn.answer.rstrip("."), turn
             checked += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,8 @@ from samples.demo_training.labels import IGNORED, MOST_SIGNS, SIGNS
 from samples.demo_training.looks import LookKind
 from samples.demo_training.processes import WHOLE, Shard
 from samples.demo_training.scenes import clips, lettering, pictures, refusals, sounds, talk
+from samples.demo_training.stages.vision import Batch as LabelledPictures
+from samples.demo_training.stages.vision import PictureHeads, make_batch, with_patches
 from samples.demo_training.training import Rates, prefetched
 from samples.demo_training.vocabulary import full_config
 
@@ -32,6 +34,8 @@ _SEED = 3_000_000
 # are 0, 4 and 8.
 _SIGN_TAPS, _FACT_TAPS = (3, 7), (4, 7)
 _SIGNS_WEIGHT, _FACTS_WEIGHT, _LOOKS_WEIGHT = 0.5, 0.1, 0.5
+# Beside the conversations of a step, while the encoders learn; the first is none that the vision stage had.
+_LABELLED_PICTURES, _FRESH = 8, 1 << 30
 # Which heads of which full layers learn to look where.
 _LOOKING: tuple[tuple[LookKind, int, tuple[int, ...]], ...] = (
     ("word", 0, (4, 6)),
@@ -74,10 +78,11 @@ EVERYTHING: Plan = (
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations:
-    """The conversations of one step, and the family of each."""
+    """The conversations of one step, and the family of each. labelled: pictures that nobody talks about."""
 
     conversations: tuple[Conversation, ...]
     families: tuple[str, ...]
+    labelled: LabelledPictures | None = None
 
 
 class Model(nn.Module):
@@ -91,6 +96,7 @@ class Model(nn.Module):
         # Not part of a checkpoint.
         size = self.decoder.config.hidden_size
         self.sign_heads = nn.ModuleList(nn.Linear(size, 1 + MOST_SIGNS + len(SIGNS)) for _ in _SIGN_TAPS)
+        self.picture_heads = PictureHeads(vision.config)
         self.fact_heads = nn.ModuleList(nn.Linear(size, sum(_FACT_SIZES)) for _ in _FACT_TAPS)
 
     def embed(self, conversations: Sequence[Conversation]) -> torch.Tensor:
@@ -152,26 +158,37 @@ class DecoderStage:
         self.name, self.steps, self.module, self.rates = name, steps, model, rates
         self._plan = plan
         model.decoder.mtp.requires_grad_(False)
-        for encoder in (model.vision, model.hearing):
-            encoder.requires_grad_(train_encoders)
+        for module in (model.vision, model.hearing, model.picture_heads):
+            module.requires_grad_(train_encoders)
+        self._num_labelled = _LABELLED_PICTURES if train_encoders else 0
         self._tokenizer = tokenizer
         self._offset = zlib.crc32(name.encode())
 
     def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Conversations]:
         writer = Writer(self._tokenizer_codes)
-        return prefetched(
-            lambda step: make_step(writer, self._plan, self._offset, step, shard), first, self.steps
-        )
+
+        def make(step: int) -> Conversations:
+            found = make_step(writer, self._plan, self._offset, step, shard)
+            if not self._num_labelled:
+                return found
+            pictures_ = make_batch(_FRESH + step, shard=shard, count=self._num_labelled)
+            return replace(found, labelled=pictures_)
+
+        return prefetched(make, first, self.steps)
 
     def loss(self, batch: Conversations) -> tuple[torch.Tensor, dict[str, float]]:
         right: dict[str, list[float]] = defaultdict(list)
         logits, targets, owners, others = self._predict(batch.conversations)
+        if batch.labelled:
+            shown = batch.labelled
+            seen = with_patches(self.module.vision, shown.patches, shown.grids)
+            others["pictures_lost"] = self.module.picture_heads.lost(*seen, shown.labels)[0]
         loss = torch.stack([F.cross_entropy(logits, targets), *others.values()]).sum()
         correct = logits.argmax(dim=-1) == targets
         for owner, answer_right in zip(owners, _by_answer(correct, batch.conversations), strict=True):
             right[batch.families[owner]].append(answer_right)
-        shown = {name: other.item() for name, other in others.items()}
-        return loss, {family: float(np.mean(values)) for family, values in right.items()} | shown
+        lost = {name: other.item() for name, other in others.items()}
+        return loss, {family: float(np.mean(values)) for family, values in right.items()} | lost
 
     def after_step(self) -> None:
         self.module.decoder.balance()

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mm_pipeline.encoders.mimo_vision import MimoVisionConfig, MimoVisionEncoder
 from mm_pipeline.image.preprocess import ImageInput, preprocess_image
 from mm_pipeline.image.settings import ImageSettings
 from mm_pipeline.limits import MediaLimits
@@ -32,9 +33,8 @@ from samples.demo_training.scenes.base import Medium, Picture, Split
 from samples.demo_training.scenes.sheets import sheet
 from samples.demo_training.training import Rates, prefetched
 
+# There are many letters and one sign has few, so half of a batch are sheets of them, the rest signs and shapes.
 PICTURES_PER_BATCH = 16
-# Of a batch. There are many letters and one sign has few, so sheets of them come beside signs and shapes.
-_SHEETS = 8
 _SEED = 1_000_000
 _SETTINGS = ImageSettings.from_config(model_config())
 _VIDEO = VideoSettings.from_config(model_config())
@@ -57,59 +57,26 @@ class Batch:
     labels: PictureLabels
 
 
-class VisionWithHeads(nn.Module):
-    """The encoder, and linear heads on its embeddings and on its last patches."""
+class PictureHeads(nn.Module):
+    """Linear heads on the encoder's embeddings and on its last patches, which say what is where."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: MimoVisionConfig) -> None:
         super().__init__()
-        self.encoder = vision_encoder()
-        size, patch_size = self.encoder.config.out_hidden_size, self.encoder.config.hidden_size
+        size, patch_size = config.out_hidden_size, config.hidden_size
         self.shape_head = nn.Linear(size, 1 + len(SHAPES))
         self.colour_head = nn.Linear(size, len(COLOURS))
         self.glyph_head = nn.Linear(size, NUM_PLACES * (1 + len(GLYPHS)))
         self.place_head = nn.Linear(size, 3)
         self.patch_head = nn.Linear(patch_size, 2 + len(SHAPES) + len(GLYPHS))
 
-    def forward(
-        self, patches: torch.Tensor, grids: list[tuple[int, int, int]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings [T, size] and the patches before merging [P, patch size]."""
-        kept: list[torch.Tensor] = []
-        hook = self.encoder.merger.ln_q.register_forward_hook(lambda _module, _args, out: kept.append(out))
-        try:
-            embeddings: torch.Tensor = self.encoder(patches, grids)
-        finally:
-            hook.remove()
-        return embeddings, kept[0]
-
-
-class VisionStage:
-    """See `Stage`. One batch is half sheets of letters, the rest signs and shapes."""
-
-    name = "vision"
-    rates = Rates(adamw=2e-3, muon=6e-3)
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        torch.manual_seed(_SEED)
-        self.module = VisionWithHeads()
-        filters = self.module.encoder.patch_embed.proj.weight
-        # The filters stay as they are but for their gains: pictures have most of their variance in few of them.
-        filters.requires_grad_(False)
-        with torch.no_grad():
-            seen = self.module.encoder.patch_embed(make_batch(_GAIN_STEP).patches).std(dim=0)
-            filters.div_(seen.add(_LEAST_SPREAD).view(-1, 1, 1, 1, 1))
-
-    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Batch]:
-        return prefetched(lambda step: make_batch(step, shard=shard), first, self.steps)
-
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
-        module, labels = self.module, batch.labels
-        embeddings, patches = module(batch.patches, batch.grids)
-        glyphs = module.glyph_head(embeddings).unflatten(-1, (NUM_PLACES, -1)).flatten(0, 1)
-        shapes, colours = module.shape_head(embeddings), module.colour_head(embeddings)
-        place = module.place_head(embeddings)
-        patch_shapes, patch_glyphs = module.patch_head(patches).split(
+    def lost(
+        self, embeddings: torch.Tensor, patches: torch.Tensor, labels: PictureLabels
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss, and shares that are right. embeddings: [T, size]. patches: [P, patch size]."""
+        glyphs = self.glyph_head(embeddings).unflatten(-1, (NUM_PLACES, -1)).flatten(0, 1)
+        shapes, colours = self.shape_head(embeddings), self.colour_head(embeddings)
+        place = self.place_head(embeddings)
+        patch_shapes, patch_glyphs = self.patch_head(patches).split(
             [1 + len(SHAPES), 1 + len(GLYPHS)], dim=-1
         )
         sized = ~labels.size.isnan()
@@ -133,18 +100,72 @@ class VisionStage:
         numbers = {name: value for name, value in found.items() if value is not None}
         return torch.stack(list(losses.values())).sum(), numbers
 
+
+class VisionWithHeads(PictureHeads):
+    """The encoder and its heads."""
+
+    def __init__(self) -> None:
+        encoder = vision_encoder()
+        super().__init__(encoder.config)
+        self.encoder = encoder
+
+    def forward(
+        self, patches: torch.Tensor, grids: list[tuple[int, int, int]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings [T, size] and the patches before merging [P, patch size]."""
+        return with_patches(self.encoder, patches, grids)
+
+
+def with_patches(
+    encoder: MimoVisionEncoder, patches: torch.Tensor, grids: list[tuple[int, int, int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The encoder's embeddings [T, size] and the patches before it merges them [P, patch size]."""
+    kept: list[torch.Tensor] = []
+    hook = encoder.merger.ln_q.register_forward_hook(lambda _module, _args, out: kept.append(out))
+    try:
+        embeddings: torch.Tensor = encoder(patches, grids)
+    finally:
+        hook.remove()
+    return embeddings, kept[0]
+
+
+class VisionStage:
+    """See `Stage`. One batch is half sheets of letters, the rest signs and shapes."""
+
+    name = "vision"
+    rates = Rates(adamw=2e-3, muon=6e-3)
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        torch.manual_seed(_SEED)
+        self.module = VisionWithHeads()
+        filters = self.module.encoder.patch_embed.proj.weight
+        # The filters stay as they are but for their gains: pictures have most of their variance in few of them.
+        filters.requires_grad_(False)
+        with torch.no_grad():
+            seen = self.module.encoder.patch_embed(make_batch(_GAIN_STEP).patches).std(dim=0)
+            filters.div_(seen.add(_LEAST_SPREAD).view(-1, 1, 1, 1, 1))
+
+    def batches(self, first: int, shard: Shard = WHOLE) -> Iterator[Batch]:
+        return prefetched(lambda step: make_batch(step, shard=shard), first, self.steps)
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        return self.module.lost(*self.module(batch.patches, batch.grids), batch.labels)
+
     def after_step(self) -> None:
         """Nothing."""
 
 
-def make_batch(step: int, split: Split = "train", shard: Shard = WHOLE) -> Batch:
-    """The batch of one step, or a shard of it: always the same."""
+def make_batch(
+    step: int, split: Split = "train", shard: Shard = WHOLE, count: int = PICTURES_PER_BATCH
+) -> Batch:
+    """The batch of one step, or a shard of it: always the same. count: a multiple of four."""
     items = []
-    for index in range(PICTURES_PER_BATCH):
+    for index in range(count):
         if index not in shard:
             continue
         rng = np.random.default_rng([_SEED if split == "train" else _SEED + 1, step, index])
-        if index < _SHEETS:
+        if index < count // 2:
             seen: tuple[Medium, ...] = (sheet(rng, split),)
         else:
             # In pairs, so that each of two processes has both kinds.
