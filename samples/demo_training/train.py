@@ -43,11 +43,11 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "answers":
-        return DecoderStage(name, 3900, first_model(run), trained_tokenizer(run))
+        return DecoderStage(name, 2480, first_model(run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,
-            600,
+            1300,
             model_after("answers", run),
             trained_tokenizer(run),
             rates=Rates(adamw=1e-3, muon=1e-3, weight_decay=0.03),
