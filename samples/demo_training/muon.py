@@ -23,7 +23,12 @@ class Muon(torch.optim.Optimizer):
     """For matrices only. Steps are scaled to the size that AdamW's have, so that one learning rate serves both."""
 
     def __init__(
-        self, matrices: Iterable[torch.nn.Parameter], *, lr: float, momentum: float, weight_decay: float
+        self,
+        matrices: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
     ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

@@ -11,9 +11,10 @@ import math
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,12 +34,13 @@ _WARMUP = 100
 @dataclass(frozen=True, kw_only=True)
 class Rates:
     """Peak learning rates. adamw: of embeddings, heads, biases and gains. muon: of the matrices between them, whose
-    weights decay by weight_decay times that rate each step.
+    weights decay by weight_decay times that rate each step. shares: of these rates, for modules with these names.
     """
 
     adamw: float
     muon: float
     weight_decay: float = 0.01
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stage(Protocol):
@@ -193,18 +195,21 @@ def schedule(step: int, steps: int) -> float:
 
 def _optimisers(module: nn.Module, rates: Rates) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside the network, AdamW for embeddings, heads, biases and gains."""
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    matrices: dict[float, list[nn.Parameter]] = defaultdict(list)
+    others: dict[float, list[nn.Parameter]] = defaultdict(list)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             inside = parameter.dim() == 2 and not any(
                 part in name for part in ("embed", "head", "gate.weight")
             )
-            (matrices if inside else others).append(parameter)
+            share = next((share for part, share in rates.shares.items() if name.startswith(f"{part}.")), 1.0)
+            (matrices if inside else others)[share].append(parameter)
     optimisers: list[torch.optim.Optimizer] = []
     if matrices:
-        optimisers.append(Muon(matrices, lr=rates.muon, momentum=0.95, weight_decay=rates.weight_decay))
-    optimisers.append(torch.optim.AdamW(others, lr=rates.adamw, betas=(0.9, 0.98), weight_decay=0.0))
+        groups = [{"params": found, "lr": share * rates.muon} for share, found in matrices.items()]
+        optimisers.append(Muon(groups, lr=rates.muon, momentum=0.95, weight_decay=rates.weight_decay))
+    groups = [{"params": found, "lr": share * rates.adamw} for share, found in others.items()]
+    optimisers.append(torch.optim.AdamW(groups, lr=rates.adamw, betas=(0.9, 0.98), weight_decay=0.0))
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["peak_lr"] = group["lr"]

@@ -169,7 +169,7 @@ class TellsTheNext(nn.Module):
 def answers_right(conversations: list[Conversation], told: torch.Tensor, ahead: int) -> dict[str, float]:
     """Shares of right answers by family, of a model that says what is `ahead` in `told`."""
     model = nn.Module()
-    model.vision, model.hearing = nn.Identity(), nn.Identity()
+    model.vision, model.hearing, model.picture_heads = nn.Identity(), nn.Identity(), nn.Identity()
     model.embed = lambda found: torch.zeros(sum(len(one.token_ids) for one in found), 1)
     model.decoder = TellsTheNext(told, ahead)
     model.sign_heads, model.fact_heads = nn.ModuleList(), nn.ModuleList()
@@ -259,3 +259,16 @@ def test_agreement_is_measured_on_what_the_model_said(
     agreement_main()
     assert json.loads(path.read_text())["head_agreement"] == [1.0, 1.0, 1.0]
     assert "agree with the decoder's own answers" in capsys.readouterr().out
+
+
+def test_parts_may_learn_at_a_share_of_the_rates(tmp_path: Path) -> None:
+    """With a share of zero a part stays as it is, whichever optimiser has it; the rest learns."""
+
+    class Halves(TinyStage):
+        rates = Rates(adamw=1e-2, muon=3e-2, shares={"0": 0.0, "3": 0.5})
+
+    stage = Halves()
+    before = {name: tensor.clone() for name, tensor in stage.module.state_dict().items()}
+    assert train(stage, Run(folder=tmp_path))
+    same = {name for name, tensor in stage.module.state_dict().items() if torch.equal(tensor, before[name])}
+    assert same == {"0.weight", "0.bias"}
