@@ -54,12 +54,19 @@ class Decoder(nn.Module):
         return hidden, [kept[number] for number in between]
 
     def looks(
-        self, layer: int, embedded: torch.Tensor, rows: torch.Tensor, lengths: Sequence[int]
+        self,
+        layer: int,
+        embedded: torch.Tensor,
+        rows: torch.Tensor,
+        heads: Sequence[int],
+        lengths: Sequence[int],
     ) -> torch.Tensor:
         """`Attention.looks` of a layer. embedded: [N, H], what goes into it."""
         module = self.layers[layer]
         batch = Batch(self.config, lengths, embedded.device)
-        logarithms: torch.Tensor = module.self_attn.looks(module.input_layernorm(embedded), rows, batch)  # type: ignore[operator, union-attr]
+        logarithms: torch.Tensor = module.self_attn.looks(
+            module.input_layernorm(embedded), rows, heads, batch
+        )  # type: ignore[operator, union-attr]
         return logarithms
 
     def draft(
@@ -151,17 +158,17 @@ class Attention(nn.Module):
         out: torch.Tensor = self.o_proj(attend(query, key, value, batch).flatten(1))
         return out
 
-    def looks(self, x: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Logarithm of how much some positions attend to every one: [rows, heads, N]. rows: int64, which.
+    def looks(self, x: torch.Tensor, rows: torch.Tensor, heads: Sequence[int], batch: Batch) -> torch.Tensor:
+        """Logarithm of how much some heads at some positions attend to every one: [rows, heads, N]. rows: int64.
 
         Minus infinity where a position does not see another; windows and sinks do not count.
         """
-        rope = batch.rope[self.kind]
-        query = self.q_proj(x[rows]).unflatten(1, (-1, self.spec.head_dim))
-        query = _rotated(query, self.spec, (rope[0][rows], rope[1][rows]))
-        key = _rotated(self.k_proj(x).unflatten(1, (-1, self.spec.head_dim)), self.spec, rope)
-        query = query.unflatten(1, (key.shape[1], -1)) * self.spec.head_dim**-0.5
-        scores = torch.einsum("rgqd,ngd->rgqn", query, key).flatten(1, 2)
+        rope, spec = batch.rope[self.kind], self.spec
+        ratio = spec.num_heads // spec.num_kv_heads
+        query = self.q_proj(x[rows]).unflatten(1, (-1, spec.head_dim))[:, list(heads)]
+        query = _rotated(query, spec, (rope[0][rows], rope[1][rows])) * spec.head_dim**-0.5
+        key = self.k_proj(x).unflatten(1, (-1, spec.head_dim))[:, [head // ratio for head in heads]]
+        scores = torch.einsum("rhd,nhd->rhn", query, _rotated(key, spec, rope))
         number = torch.arange(len(batch.lengths), device=x.device)
         owner = number.repeat_interleave(torch.tensor(batch.lengths, device=x.device))
         place = torch.arange(len(x), device=x.device)

@@ -43,7 +43,7 @@ def test_what_heads_look_at_is_their_attention(layer: int) -> None:
     with torch.no_grad():
         x = decoder.layers[layer].input_layernorm(embedded)
         expected = attention(x, Batch(config, LENGTHS, torch.device("cpu")))[rows]
-        weights = decoder.looks(layer, embedded, rows, LENGTHS).exp()
+        weights = decoder.looks(layer, embedded, rows, range(spec.num_heads), LENGTHS).exp()
         values = (attention.v_proj(x) * config.value_scale).unflatten(1, (-1, spec.v_head_dim))
         values = values.repeat_interleave(spec.num_heads // values.shape[1], dim=1)
         found = attention.o_proj(torch.einsum("rhn,nhd->rhd", weights, values).flatten(1))
@@ -70,8 +70,10 @@ def test_a_head_that_looks_there_loses_nothing(exported: Exported, conversations
     looks = [(number, look) for number, one in enumerate(conversations) for look in one.looks]
     firsts = [0, len(conversations[0].token_ids)]
 
-    def there(_layer: int, x: torch.Tensor, rows: torch.Tensor, _lengths: list[int]) -> torch.Tensor:
-        weights = torch.full((len(rows), 8, len(x)), 1e-9)
+    def there(
+        _layer: int, x: torch.Tensor, rows: torch.Tensor, heads: tuple[int, ...], _: list[int]
+    ) -> torch.Tensor:
+        weights = torch.full((len(rows), len(heads), len(x)), 1e-9)
         for index, row in enumerate(rows.tolist()):
             for number, look in looks:
                 if firsts[number] + look.position == row:

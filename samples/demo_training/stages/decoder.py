@@ -274,7 +274,7 @@ class DecoderStage:
             if not looks:
                 continue
             rows = torch.tensor([row for row, _ in looks])
-            logarithms = self.module.decoder.looks(layer, into[layer], rows, lengths)[:, list(heads)]
+            logarithms = self.module.decoder.looks(layer, into[layer], rows, heads, lengths)
             wanted = torch.zeros(len(looks), 1, logarithms.shape[2], dtype=torch.bool)
             for number, (_, places) in enumerate(looks):
                 wanted[number, 0, places] = True
