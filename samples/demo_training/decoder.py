@@ -63,11 +63,9 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """`Attention.looks` of a layer. embedded: [N, H], what goes into it."""
         module = self.layers[layer]
+        assert isinstance(module, Layer)
         batch = Batch(self.config, lengths, embedded.device)
-        logarithms: torch.Tensor = module.self_attn.looks(
-            module.input_layernorm(embedded), rows, heads, batch
-        )  # type: ignore[operator, union-attr]
-        return logarithms
+        return module.self_attn.looks(module.input_layernorm(embedded), rows, heads, batch)
 
     def draft(
         self, layer: int, embedded_next: torch.Tensor, hidden: torch.Tensor, lengths: Sequence[int]

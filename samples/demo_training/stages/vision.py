@@ -150,7 +150,8 @@ class VisionStage:
         return prefetched(lambda step: make_batch(step, shard=shard), first, self.steps)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
-        return self.module.lost(*self.module(batch.patches, batch.grids), batch.labels)
+        embeddings, patches = self.module(batch.patches, batch.grids)
+        return self.module.lost(embeddings, patches, batch.labels)
 
     def after_step(self) -> None:
         """Nothing."""
