@@ -25,6 +25,7 @@ _FIELDS = tuple(
     f"{down} {across}" for down in ("top", "centre", "bottom") for across in ("left", "middle", "right")
 )
 _NTH = ("nth of all", "nth of its colour", "nth of its kind")
+_PLACES_NOW, _NUM_PLACES_NOW = ("across now", "down now"), 5
 _COUNTS = ("number in the first", "number in the second")
 _SECONDS = ("none", *(str(second) for second in range(MOST_SECONDS + 1)))
 
@@ -40,6 +41,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "way": ("none", *(way for way in WAYS if way)),
     "blinks": tuple(str(number) for number in range(MOST_BLINKS + 1)),
     **dict.fromkeys(_NTH, tuple(str(number) for number in range(1, _MOST_SHAPES + 1))),
+    **dict.fromkeys(_PLACES_NOW, ("none", *(str(place) for place in range(_NUM_PLACES_NOW)))),
     "colour now": ("none", *COLOURS),
     "kind now": ("none", *SHAPES),
 }
@@ -75,7 +77,7 @@ def facts_known(
             of_all = medium.facts(math.inf)
             for position, seconds in units:
                 facts = medium.facts(seconds)
-                _write(known[position], {**facts, **_facts_of_now(facts)})
+                _write(known[position], {**facts, **_facts_of_now(facts), **_places_now(medium, seconds)})
         elif isinstance(medium, Picture):
             glyphs = {mark.index: mark.name for mark in medium.marks if mark.kind == "glyph"}
             of_all = {f"glyph {place}": glyphs.get(place, "none") for place in range(NUM_PLACES)}
@@ -120,6 +122,18 @@ def _facts_of_now(facts: Mapping[str, str]) -> dict[str, str]:
     if seconds and seconds.count(seconds[-1]) == 1:
         return {f"{what} now": facts[f"{what} {seen[-1]}"] for what in ("colour", "kind")}
     return {}
+
+
+def _places_now(clip: Clip, seconds: float) -> dict[str, str]:
+    """Where the first of the shapes is that are there; where one moves, that one."""
+    shown = clip.marks(seconds)
+    if not shown:
+        return dict.fromkeys(_PLACES_NOW, "none")
+    height, width = clip.draw(seconds).shape[:2]
+    left, top, right, bottom = shown[0].box
+    shares = (left + right) / 2 / width, (top + bottom) / 2 / height
+    places = (min(_NUM_PLACES_NOW - 1, max(0, int(share * _NUM_PLACES_NOW))) for share in shares)
+    return {name: str(place) for name, place in zip(_PLACES_NOW, places, strict=True)}
 
 
 def _field(mark: Mark, picture: Picture) -> str:

@@ -1,8 +1,9 @@
 """Where the decoder should look from which word of a conversation: it follows from the scene and the words so far.
 
-From a word that names shapes at these; in a video at the parts in which they are the latest to be seen; from
-"second 4" at that part; from the letters of "Does it say CAT?" at those that are printed. Before each letter, key
-or shape of an answer that names one after another, at the next. Knows no model.
+From the end of each part of a video at the shapes in it. From a word that names shapes at these; in a video at the
+parts in which they are the latest to be seen; from "second 4" at that part; from the letters of "Does it say CAT?"
+at those that are printed. Before each letter, key or shape of an answer that names one after another, at the next.
+Knows no model.
 """
 
 from __future__ import annotations
@@ -121,6 +122,13 @@ class Looks:
             yield Look(kind=kind, position=position, at=tuple(at))
 
     def _at_units(self, clip: Clip) -> Iterator[Look]:
+        (grid,) = self._grids
+        for position, seconds in self._units:
+            first = position + 1 - grid[1] * grid[2] // 4
+            size = clip.draw(seconds).shape[:2]
+            at = [first + token_of(mark.box, size, grid) for mark in clip.marks(seconds)]
+            if at:
+                yield Look(kind="word", position=position, at=tuple(at))
         for named in self._text.shapes_named():
             at = [position for position, seconds in self._units if _is_latest(clip, seconds, named)]
             if at and (named.colour or named.kind):

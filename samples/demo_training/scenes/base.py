@@ -67,12 +67,14 @@ class Clip:
     """A video. draw(seconds) is the frame shown then, uint8 [height, width, 3]; sound starts with the video.
 
     facts(seconds): what has been seen by the frame at that time, by the names in `facts.FACTS`.
+    marks(seconds): the shapes in that frame.
     """
 
     duration_s: float
     draw: Callable[[float], NDArray[np.uint8]]
     sound: Sound | None = None
     facts: Callable[[float], Mapping[str, str]] = field(default=lambda seconds: {})
+    marks: Callable[[float], tuple[Mark, ...]] = field(default=lambda seconds: ())
 
 
 Medium: TypeAlias = Picture | Sound | Clip

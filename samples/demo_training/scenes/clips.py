@@ -58,7 +58,13 @@ def sample(rng: np.random.Generator, split: Split, turns: int = 4, task: str | N
     elif sound == "beeps":
         seen = _beep_anywhere(rng, split, tape, seen)
     track: Sound | None = tape.record(seen.num_seconds) if seen.sound != "none" else None
-    clip = Clip(duration_s=float(seen.num_seconds), draw=film.draw, sound=track, facts=seen.facts)
+    clip = Clip(
+        duration_s=float(seen.num_seconds),
+        draw=film.draw,
+        sound=track,
+        facts=seen.facts,
+        marks=film.marks,
+    )
     return Sample(turns=turns_about(rng, seen, first, turns), media=(clip,))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from samples.demo_training.scenes.base import Split
+from samples.demo_training.scenes.base import Mark, Split
 from samples.demo_training.scenes.layouts import Ground, backdrop, figure
 from samples.demo_training.scenes.shapes import COLOURS, Rgb, Shape, paint, pick, shade, spread
 
@@ -75,6 +75,15 @@ class Film:
         frame = np.asarray(canvas)
         self._last = None if any(self._takes[i].moves for i in shown) else (state, frame)
         return frame
+
+    def marks(self, seconds: float) -> tuple[Mark, ...]:
+        """The shapes shown at this time; index: of the take."""
+        return tuple(
+            Mark(kind="shape", name=shape.kind, colour=shape.colour, box=shape.box, index=index)
+            for index, take in enumerate(self._takes)
+            if take.start_s <= seconds < take.end_s
+            for shape in (take.at(seconds),)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
