@@ -46,6 +46,8 @@ def vision_encoder() -> MimoVisionEncoder:
     with torch.no_grad():
         filters = module.patch_embed.proj.weight
         filters.copy_(cosine_filters(filters.shape[0], filters.shape[-1]))
+    # The sum over the layers begins here, and stays in float32 when they multiply in bfloat16.
+    module.patch_embed.register_forward_hook(lambda _module, _args, out: out.float())
     return module
 
 

@@ -17,6 +17,13 @@ from samples.demo_training.architecture import initialise
 from samples.demo_training.processes import sum_over_processes
 
 _BALANCE_RATE = 1e-3
+# Products in bfloat16 are compiled for each number of rows, which takes longer than some of them: few numbers occur
+# when rows are filled up to a multiple of these.
+_ROW_STEP, _EXPERT_ROW_STEP = 128, 64
+
+
+def _row_step(step: int) -> int:
+    return step if torch.is_autocast_enabled("cpu") else 1
 
 
 class Decoder(nn.Module):
@@ -45,13 +52,19 @@ class Decoder(nn.Module):
         Hidden states after the final norm, and what the layers with the numbers `between` put out; that of layer -1
         is what goes into the first.
         """
+        rows = len(embedded)
+        filler = -rows % _row_step(_ROW_STEP)
+        if filler:
+            # One more conversation; what is routed in it is like the rest.
+            embedded = torch.cat([embedded, embedded[:filler].detach()])
+            lengths = [*lengths, filler]
         batch = Batch(self.config, lengths, embedded.device)
         kept = {-1: embedded}
         for number, layer in enumerate(self.layers):
             embedded = layer(embedded, batch)
             kept[number] = embedded
         hidden: torch.Tensor = self.norm(embedded)
-        return hidden, [kept[number] for number in between]
+        return hidden[:rows], [kept[number][:rows] for number in between]
 
     def looks(
         self,
@@ -171,7 +184,7 @@ class Attention(nn.Module):
         owner = number.repeat_interleave(torch.tensor(batch.lengths, device=x.device))
         place = torch.arange(len(x), device=x.device)
         unseen = (owner[rows, None] != owner) | (place > rows[:, None])
-        return scores.masked_fill(unseen[:, None], float("-inf")).log_softmax(dim=-1)
+        return scores.float().masked_fill(unseen[:, None], float("-inf")).log_softmax(dim=-1)
 
     def _attend_all(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: Batch
@@ -253,7 +266,9 @@ class Router(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and ids of the chosen experts, both [N, K]."""
-        scores = F.linear(x, self.weight).sigmoid()
+        # Whatever the other products are made in: so does the engine.
+        with torch.autocast("cpu", enabled=False):
+            scores = F.linear(x, self.weight).sigmoid()
         bias, load = self.get_buffer("e_score_correction_bias"), self.get_buffer("load")
         ids = (scores.detach() + bias).topk(self.spec.top_k, dim=-1, sorted=False).indices
         if self.training:
@@ -277,14 +292,23 @@ class Experts(nn.Module):
         weights, ids = self.gate(x)
         # Pairs (row, choice) in the order of their experts, so that each expert reads and writes one slice.
         order = ids.flatten().argsort(stable=True)
-        counts = ids.flatten().bincount(minlength=len(self.experts)).tolist()
+        counts = ids.flatten().bincount(minlength=len(self.experts))
+        step = _row_step(_EXPERT_ROW_STEP)
+        padded = (counts + step - 1) // step * step
+        # Where each pair stands when every expert's slice is filled up with zeros.
+        before = (padded - counts).cumsum(0) - (padded - counts)
+        place = torch.arange(len(order), device=x.device) + before.repeat_interleave(counts)
         source = order // ids.shape[1]
-        slices = x.index_select(0, source).split(counts)
-        shares = weights.flatten().index_select(0, order).unsqueeze(1).split(counts)
+        rows = x.new_zeros(int(padded.sum()), x.shape[1]).index_copy(0, place, x.index_select(0, source))
+        share = weights.flatten().index_select(0, order).unsqueeze(1)
+        shares = share.new_zeros(len(rows), 1).index_copy(0, place, share)
+        sizes = padded.tolist()
         outputs = [
-            expert(part, share) for expert, part, share in zip(self.experts, slices, shares, strict=True)
+            expert(*parts)
+            for expert, *parts in zip(self.experts, rows.split(sizes), shares.split(sizes), strict=True)
         ]
-        return torch.zeros_like(x).index_add(0, source, torch.cat(outputs))
+        chosen = torch.cat(outputs).index_select(0, place).to(x.dtype)
+        return torch.zeros_like(x).index_add(0, source, chosen)
 
 
 class Layer(nn.Module):

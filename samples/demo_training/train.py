@@ -142,6 +142,7 @@ def _take_part(index: int, store: str, arguments: argparse.Namespace) -> None:
         folder=arguments.folder,
         deadline=time.monotonic() + 60 * arguments.minutes,
         shard=Shard(index, count),
+        bf16=arguments.bf16,
     )
     run_stages(arguments.stages, run)
     if count > 1:
@@ -157,6 +158,9 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=2, help="that share the work, one per core")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument(
+        "--bf16", action="store_true", help="multiply in bfloat16: on CPUs with instructions for it"
+    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     # The first process is this one, so that whoever stops it stops all after the same step.

@@ -71,11 +71,13 @@ class Run:
     """folder: where states and the log are kept. deadline: on `time.monotonic()`, when to save and stop.
 
     shard: this process's. With more than one, torch.distributed's default group holds as many.
+    bf16: whether matrices are multiplied in bfloat16; weights, sums over layers and losses stay in float32.
     """
 
     folder: Path
     deadline: float = math.inf
     shard: Shard = WHOLE
+    bf16: bool = False
 
     def state_path(self, name: str) -> Path:
         return self.folder / f"{name}.pt"
@@ -92,7 +94,7 @@ def train(stage: Stage, run: Run) -> bool:
     seconds. Of several processes the first one shows, logs and saves.
     """
     leads = run.shard.index == 0
-    optimisers = _optimisers(stage.module, stage.rates)
+    optimisers = _optimisers(stage.module, stage.rates, bf16=run.bf16)
     step, seconds = 0, 0.0
     path = run.state_path(stage.name)
     if path.exists():
@@ -138,7 +140,8 @@ def train(stage: Stage, run: Run) -> bool:
             for optimiser in optimisers:
                 for group in optimiser.param_groups:
                     group["lr"] = group["peak_lr"] * schedule(step, stage.steps)
-            loss, numbers = stage.loss(batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=run.bf16):
+                loss, numbers = stage.loss(batch)
             loss.backward()
             ends = time.monotonic() >= run.deadline or asked.is_set()
             if run.shard.count > 1:
@@ -193,7 +196,7 @@ def schedule(step: int, steps: int) -> float:
     return 0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2
 
 
-def _optimisers(module: nn.Module, rates: Rates) -> list[torch.optim.Optimizer]:
+def _optimisers(module: nn.Module, rates: Rates, *, bf16: bool) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside the network, AdamW for embeddings, heads, biases and gains."""
     matrices: dict[float, list[nn.Parameter]] = defaultdict(list)
     others: dict[float, list[nn.Parameter]] = defaultdict(list)
@@ -207,7 +210,8 @@ def _optimisers(module: nn.Module, rates: Rates) -> list[torch.optim.Optimizer]:
     optimisers: list[torch.optim.Optimizer] = []
     if matrices:
         groups = [{"params": found, "lr": share * rates.muon} for share, found in matrices.items()]
-        optimisers.append(Muon(groups, lr=rates.muon, momentum=0.95, weight_decay=rates.weight_decay))
+        decay = rates.weight_decay
+        optimisers.append(Muon(groups, lr=rates.muon, momentum=0.95, weight_decay=decay, bf16=bf16))
     groups = [{"params": found, "lr": share * rates.adamw} for share, found in others.items()]
     optimisers.append(torch.optim.AdamW(groups, lr=rates.adamw, betas=(0.9, 0.98), weight_decay=0.0))
     for optimiser in optimisers:

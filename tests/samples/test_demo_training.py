@@ -272,3 +272,47 @@ def test_parts_may_learn_at_a_share_of_the_rates(tmp_path: Path) -> None:
     assert train(stage, Run(folder=tmp_path))
     same = {name for name, tensor in stage.module.state_dict().items() if torch.equal(tensor, before[name])}
     assert same == {"0.weight", "0.bias"}
+
+
+def test_in_bfloat16_a_stage_learns_the_same(tmp_path: Path) -> None:
+    class Still(TinyStage):
+        def after_step(self) -> None:
+            """The map stays the same."""
+
+    batch = torch.randn(500, 6, generator=seeded(99))
+    before, losses = Still().loss(batch)[0].item(), []
+    for bf16 in (False, True):
+        folder = tmp_path / str(bf16)
+        folder.mkdir()
+        stage = Still(100)
+        assert train(stage, Run(folder=folder, bf16=bf16))
+        losses.append(stage.loss(batch)[0].item())
+    assert losses[0] < 0.7 * before
+    assert 0 < abs(losses[1] - losses[0]) < 0.1 * (before - losses[0])
+
+
+def test_orthogonal_in_bfloat16_is_nearly_the_same() -> None:
+    matrices = torch.randn(3, 48, 12, generator=seeded(1))
+    exact, rough = orthogonal(matrices), orthogonal(matrices, torch.bfloat16)
+    assert rough.dtype == torch.float32
+    assert 0 < (exact - rough).norm() < 0.06 * exact.norm()
+
+
+def test_in_bfloat16_the_decoder_says_nearly_the_same(exported: Exported, conversations) -> None:
+    """Rows are filled up, which nobody sees; all that learns gets a gradient."""
+    decoder = exported.model.decoder
+    lengths = [len(one.token_ids) for one in conversations]
+    assert sum(lengths) % 128
+    token_ids = torch.cat([one.token_ids for one in conversations])
+    exact, _ = decoder(decoder.embed_tokens(token_ids), lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough, (between,) = decoder(decoder.embed_tokens(token_ids), lengths, [4])
+    assert rough.shape == exact.shape == between.shape
+    assert rough.dtype == torch.float32
+    assert 0 < (exact - rough).norm() < 0.1 * exact.norm()
+    rough.square().sum().backward()
+    for name, parameter in decoder.named_parameters():
+        if name.startswith("layers.") and ".experts." not in name and not name.startswith("layers.8.mlp"):
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+        parameter.grad = None

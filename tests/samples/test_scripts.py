@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +30,36 @@ def test_at_most_50_lines_and_says_how_to_run_it(name: str) -> None:
     assert f"python samples/{name}" in (ast.get_docstring(ast.parse(source)) or "")
 
 
-def test_the_demo_asks_about_every_sample_and_every_modality() -> None:
-    folder = ROOT / "samples"
-    files = {
-        str(path.relative_to(folder)) for name in ("pictures", "clips") for path in (folder / name).iterdir()
-    }
-    assert {name for _, name, _ in demo.QUESTIONS} == files
-    assert {modality for modality, _, _ in demo.QUESTIONS} == {"image", "audio", "video"}
+def test_the_demo_asks_about_every_file_and_modality_it_has() -> None:
+    conversations = json.loads((demo.MEDIA / "questions.json").read_text())
+    files = [file for conversation in conversations for file in conversation["files"]]
+    asked = {(demo.MEDIA / file["path"]).resolve() for file in files}
+    assert asked >= {path for path in demo.MEDIA.resolve().iterdir() if path.name != "questions.json"}
+    assert all(path.is_file() for path in asked)
+    assert {file["modality"] for file in files} == {"image", "audio", "video"}
+    assert all(turn["question"] and turn["answer"] for each in conversations for turn in each["turns"])
+
+
+def test_the_demo_says_what_is_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = iter(["a red circle", "Blue."])
+    seen: list[int] = []
+
+    def answer(url: str, model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        seen.append(len(messages))
+        details = {f"{name}_tokens": 0 for name in demo.MODALITIES}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": details}
+        message = {"content": next(replies)}
+        return {"choices": [{"message": message}], "usage": usage, "timings": {"total_ms": 1.0}}
+
+    monkeypatch.setattr(demo, "ask", answer)
+    turns = [{"question": "What is it?", "answer": "A red circle."}, {"question": "And?", "answer": "Red."}]
+    assert demo.hold("", "", {"files": [], "turns": turns}) == [True, False]
+    assert seen == [1, 3]
+    shown = capsys.readouterr().out
+    assert "a red circle  (right)" in shown
+    assert "Blue.  (WRONG, it is 'Red.')" in shown
 
 
 def test_all_start() -> None:
