@@ -284,7 +284,7 @@ def test_in_bfloat16_a_stage_learns_the_same(tmp_path: Path) -> None:
     for bf16 in (False, True):
         folder = tmp_path / str(bf16)
         folder.mkdir()
-        stage = Still(100)
+        stage = Still(200)
         assert train(stage, Run(folder=folder, bf16=bf16))
         losses.append(stage.loss(batch)[0].item())
     assert losses[0] < 0.7 * before
