@@ -45,7 +45,7 @@ def stage_of(name: str, run: Run) -> Stage:
     if name == "hearing":
         return EmbeddingStage(700, trained_tokenizer(run))
     if name == "answers":
-        return DecoderStage(name, 5800, first_model(run), trained_tokenizer(run))
+        return DecoderStage(name, 3000, first_model(run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,

@@ -32,7 +32,6 @@ from llm_core.weights.mimo_v2 import MTP_PREFIX
 from serve_apps.bench import format_table
 from serve_apps.bench.decode_peer import (
     BATCH,
-    BATCH_PROMPT_TOKENS,
     PEER_DTYPES,
     Peer,
     Speed,
@@ -50,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="also run transformers on the same weights")
     parser.add_argument("--prompt-tokens", type=int, default=2048, help="length of the prefill")
     parser.add_argument("--tokens", type=int, default=32, help="tokens of each decode")
+    parser.add_argument(
+        "--batch-prompt-tokens",
+        type=int,
+        default=128,
+        help="of each of sixteen sequences (default: %(default)s)",
+    )
     parser.add_argument("--runs", type=int, default=3, help="runs of ours; the median counts")
     parser.add_argument(
         "--dtype", default="auto", choices=["auto", "float32", "bfloat16"], help="of our engine"
@@ -72,7 +77,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         num_parameters = engine.model.num_parameters()
     rows: list[list[object]] = [[f"mm-pipeline ({dtype})", *_columns(ours)]]
     rows += [[f"transformers ({label})", *_columns(speed)] for label, speed in speeds.items()]
-    print(f"{num_parameters / 1e6:.0f}M parameters, {args.prompt_tokens} prompt tokens")
+    lengths = f"{args.prompt_tokens} prompt tokens, {args.batch_prompt_tokens} of each of sixteen"
+    print(f"{num_parameters / 1e6:.0f}M parameters, {lengths}")
     header = ["", "prefill s", "decode tok/s", "decode x16 tok/s"]
     print(format_table(header, rows))
     if not args.peers:
@@ -89,6 +95,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "batch16_over_single": round(ours.batch16_tokens_per_s / ours.decode_tokens_per_s, 3),
         "overhead_share": round(overhead, 4),
         "kv_bytes_ratio_16k": round(kv_ratio, 4),
+        "batch_prompt_tokens": args.batch_prompt_tokens,
         "dtype": dtype,
     }
 
@@ -173,7 +180,7 @@ def _measure(engine: Engine, peers: Sequence[Peer], args: argparse.Namespace) ->
             for peer in peers:
                 peer.decode_single()
         for _ in range(args.runs):
-            together.append(_measure_batch(engine, args.tokens))
+            together.append(_measure_batch(engine, args))
             for peer in peers:
                 peer.decode_batch()
     finally:
@@ -212,27 +219,29 @@ def _model_time(engine: Engine) -> Iterator[list[float]]:
         object.__delattr__(model, "logits")
 
 
-def _measure_batch(engine: Engine, num_tokens: int) -> float:
-    """Tokens per second of sixteen sequences, from the moment all of them decode."""
-    arrivals: list[float] = []
-
+def _measure_batch(engine: Engine, args: argparse.Namespace) -> float:
+    """Tokens per second of sixteen sequences while all of them decode."""
+    arrivals: dict[str, list[float]] = {f"batch{index}": [] for index in range(BATCH)}
     ended = threading.Semaphore(0)
 
     def receive(delta: OutputDelta) -> None:
-        arrivals.append(time.perf_counter())
+        arrivals[delta.request_id].append(time.perf_counter())
         if delta.finish_reason is not None:
             ended.release()
 
-    for index in range(BATCH):
-        prompt = prompt_ids(BATCH_PROMPT_TOKENS, index)
-        engine.submit(_request(f"batch{index}", prompt, num_tokens), receive)
+    # Those prefilled first decode until the last one is.
+    ahead = -(-BATCH * args.batch_prompt_tokens // args.prompt_tokens)
+    num_tokens = args.tokens + ahead
+    for index, name in enumerate(arrivals):
+        prompt = prompt_ids(args.batch_prompt_tokens, index)
+        engine.submit(_request(name, prompt, num_tokens), receive)
     for _ in range(BATCH):
         ended.acquire()
-    if len(arrivals) != BATCH * num_tokens:
-        raise ValueError(f"{len(arrivals)} of {BATCH * num_tokens} tokens came; an answer ended early")
-    # The first and last few tokens fall into steps that are not full.
-    begin, end = arrivals[4 * BATCH], arrivals[-4 * BATCH]
-    return (len(arrivals) - 8 * BATCH) / (end - begin)
+    if any(len(times) != num_tokens for times in arrivals.values()):
+        raise ValueError(f"not every answer has {num_tokens} tokens; one ended early")
+    begin = max(times[0] for times in arrivals.values())
+    end = min(times[-1] for times in arrivals.values())
+    return sum(begin < time_ <= end for times in arrivals.values() for time_ in times) / (end - begin)
 
 
 def _kv_bytes_ratio(engine: Engine, config: DecoderConfig) -> float:

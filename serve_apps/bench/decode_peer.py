@@ -17,7 +17,6 @@ import torch
 
 PEER_DTYPES: Final = ("bfloat16", "float32")
 BATCH = 16
-BATCH_PROMPT_TOKENS = 128
 _EXPERT_IMPLEMENTATIONS = ("eager", "grouped_mm")
 _PROBE_TOKENS = 128
 
@@ -76,7 +75,8 @@ def start_peer(folder: Path, dtype: str, args: argparse.Namespace) -> Iterator[P
             _EXPERT_IMPLEMENTATIONS, key=lambda name: process.submit(_probe, folder, dtype, name).result()
         )
         peer = Peer(process, dtype, implementation, args.tokens)
-        peer.prefill_s = process.submit(_prefill, folder, dtype, implementation, args.prompt_tokens).result()
+        prompts = args.prompt_tokens, args.batch_prompt_tokens
+        peer.prefill_s = process.submit(_prefill, folder, dtype, implementation, *prompts).result()
         yield peer
 
 
@@ -109,8 +109,10 @@ def _probe(folder: Path, dtype: str, implementation: str) -> float:
 
 
 @torch.inference_mode()
-def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int) -> float:
-    """Seconds of the long prefill. Both prompts are ready to be decoded afterwards."""
+def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int, num_batch_tokens: int) -> float:
+    """Seconds of the long prefill. Both prompts are ready to be decoded afterwards, the sixteen alike: a prefill of
+    all at once needs tens of gigabytes at 4,096 tokens each.
+    """
     model = _load(folder, dtype, implementation)
     _models.append(model)
     ids = torch.tensor([prompt_ids(num_tokens, 0)])
@@ -118,8 +120,10 @@ def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int) -> 
     begin = time.perf_counter()
     _outputs["single"] = model(ids, use_cache=True, logits_to_keep=1)
     elapsed = time.perf_counter() - begin
-    batch = torch.tensor([prompt_ids(BATCH_PROMPT_TOKENS, index) for index in range(BATCH)])
-    _outputs["batch"] = model(batch, use_cache=True, logits_to_keep=1)
+    output = model(torch.tensor([prompt_ids(num_batch_tokens, 0)]), use_cache=True, logits_to_keep=1)
+    output.cache.batch_repeat_interleave(BATCH)
+    output.logits = output.logits.repeat(BATCH, 1, 1)
+    _outputs["batch"] = output
     return elapsed
 
 
