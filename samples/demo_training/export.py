@@ -29,6 +29,8 @@ from serve_apps.checkpoint.tokenizer import write_tokenizer
 
 STAGES = ("answers", "together", "drafting")
 """Stages that leave a model that answers, in their order."""
+HEADS_FOLDER = "training_heads"
+"""Folder in the checkpoint with what only training needs; nothing that serves reads it."""
 
 _MAX_SHARD_BYTES = 200_000_000
 _METADATA = {"made_by": "samples/demo_training"}
@@ -43,6 +45,10 @@ def export(folder: Path, model: Model, tokenizer: MimoAudioTokenizer) -> int:
     audio_folder.mkdir(exist_ok=True)
     audio = tokenizer_config()
     _write(audio_folder, tokenizer.state_dict(), tokenizer_tensors(audio))
+    heads = heads_of(model)
+    specs = {name: TensorSpec(shape=tuple(head.shape), dtype=torch.bfloat16) for name, head in heads.items()}
+    (folder / HEADS_FOLDER).mkdir(exist_ok=True)
+    _write(folder / HEADS_FOLDER, heads, specs)
     write_tokenizer(folder, load_tokenizer())
     ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
     generation = {"do_sample": False, **ends}
@@ -72,6 +78,11 @@ def hub_tensors(model: Model) -> dict[str, torch.Tensor]:
             parts = [decoder[f"{stem}{part}_proj.weight"] for part in "qkv"]
             named[f"model.{stem}qkv_proj.weight"] = fused(parts, config.qkv_chunks)
     return named
+
+
+def heads_of(model: Model) -> dict[str, torch.Tensor]:
+    """The tensors of the heads that only training has."""
+    return {name: tensor for name, tensor in model.state_dict().items() if "_heads." in name}
 
 
 def fused(parts: list[torch.Tensor], chunks: int) -> torch.Tensor:

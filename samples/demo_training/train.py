@@ -36,27 +36,31 @@ _CODEBOOK_SOUNDS = 1600
 _GENTLY = {"vision": 0.2, "hearing": 0.2, "picture_heads": 0.2}
 
 
+STEPS = {"vision": 4400, "ear": 900, "hearing": 700, "answers": 3000, "together": 600, "drafting": 500}
+
+
 def stage_of(name: str, run: Run) -> Stage:
     """The stage, on what the stages before it left in the run's folder."""
+    steps = STEPS.get(name, 0)
     if name == "vision":
-        return VisionStage(4400)
+        return VisionStage(steps)
     if name == "ear":
-        return FeatureStage(900)
+        return FeatureStage(steps)
     if name == "hearing":
-        return EmbeddingStage(700, trained_tokenizer(run))
+        return EmbeddingStage(steps, trained_tokenizer(run))
     if name == "answers":
-        return DecoderStage(name, 3000, first_model(run), trained_tokenizer(run))
+        return DecoderStage(name, steps, first_model(run), trained_tokenizer(run))
     if name == "together":
         return DecoderStage(
             name,
-            600,
+            steps,
             model_after("answers", run),
             trained_tokenizer(run),
             rates=Rates(adamw=1e-3, muon=1e-3, weight_decay=0.03, shares=_GENTLY),
             train_encoders=True,
         )
     if name == "drafting":
-        return DraftingStage(500, model_after("together", run), trained_tokenizer(run))
+        return DraftingStage(steps, model_after("together", run), trained_tokenizer(run))
     raise ValueError(f"there is no stage {name!r}; there are {', '.join(STAGES)}")
 
 

@@ -22,6 +22,8 @@ from samples.demo_training.scenes import lettering, pictures, sounds
 from samples.demo_training.scenes.base import Picture, Sound
 from samples.demo_training.stages.sound import mel_of
 from samples.demo_training.stages.vision import patches_of
+from samples.demo_training.start import main as start_main
+from samples.demo_training.train import STEPS, model_after, trained_tokenizer
 from samples.demo_training.training import Run
 from samples.demo_training.vocabulary import full_config
 from serve_apps.checkpoint.audio_tokenizer import open_audio_tokenizer
@@ -175,3 +177,26 @@ def test_the_command_takes_the_last_stage_that_is_done(exported: Exported, tmp_p
     monkeypatch.setattr("sys.argv", ["export", str(tmp_path / "none"), str(out)])
     with pytest.raises(SystemExit, match=r"export: no stage of .*none"):
         export_main()
+
+
+def test_training_goes_on_from_a_checkpoint(exported: Exported, tmp_path, monkeypatch, capsys) -> None:
+    """Every tensor comes back, those that only training has too; a run that has begun stays as it is."""
+    folder = tmp_path / "run"
+    monkeypatch.setattr("sys.argv", ["start", str(exported.folder), str(folder)])
+    start_main()
+    assert "--stages together,drafting" in capsys.readouterr().out
+    run_folder = Run(folder=folder)
+    for wanted, got in (
+        (exported.model, model_after("answers", run_folder)),
+        (exported.tokenizer, trained_tokenizer(run_folder)),
+    ):
+        state = got.state_dict()
+        assert state.keys() == wanted.state_dict().keys()
+        for name, tensor in wanted.state_dict().items():
+            assert torch.equal(state[name], tensor), name
+    assert torch.load(folder / "answers.pt", weights_only=True)["step"] == STEPS["answers"]
+    with pytest.raises(SystemExit, match=r"answers\.pt is there already"):
+        start_main()
+    monkeypatch.setattr("sys.argv", ["start", str(tmp_path / "none"), str(tmp_path / "other")])
+    with pytest.raises(SystemExit, match="none"):
+        start_main()
