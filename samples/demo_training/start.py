@@ -18,6 +18,7 @@ from llm_core.weights.mimo_v2 import split_chunks
 from mm_pipeline.encoders import AUDIO_TOKENIZER_FOLDER
 from mm_pipeline.encoders.mimo_audio_tokenizer import MimoAudioTokenizer
 from samples.demo_training.architecture import audio_encoder, audio_tokenizer, vision_encoder
+from samples.demo_training.decoder import Attention
 from samples.demo_training.export import HEADS_FOLDER
 from samples.demo_training.stages.decoder import Model
 from samples.demo_training.train import STEPS
@@ -51,7 +52,9 @@ def _stored(folder: CheckpointFolder, model: Model, name: str) -> torch.Tensor:
     stem, _, kind = rest.removesuffix("_proj.weight").rpartition(".")
     if not stem.endswith(".self_attn") or kind not in ("q", "k", "v"):
         return folder.get_tensor(f"model.{rest}")
-    spec = model.decoder.get_submodule(stem).spec
+    attention = model.decoder.get_submodule(stem)
+    assert isinstance(attention, Attention)
+    spec = attention.spec
     fused = folder.get_tensor(f"model.{stem}.qkv_proj.weight")
     rows = split_chunks(fused, spec, model.decoder.config.qkv_chunks)
     parts = rows.split([spec.q_size, spec.k_size, spec.v_size])

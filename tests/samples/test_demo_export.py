@@ -113,6 +113,7 @@ def test_the_folder_is_small_and_like_any_other(exported: Exported) -> None:
         "special_tokens_map.json",
         "tokenizer.json",
         "tokenizer_config.json",
+        "training_heads/model.safetensors",
     }
     assert exported.num_bytes <= 25_000_000
     assert exported.num_bytes == sum((exported.folder / name).stat().st_size for name in files)
