@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-CHECKPOINT ?= .demo/tiny
+CHECKPOINT ?= samples/demo_model
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
@@ -14,13 +14,13 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 help:
 	@printf '%s\n' \
-	  'make demo       ask questions about the sample pictures through a real server' \
-	  'make serve      serve a checkpoint (CHECKPOINT=folder, default .demo/tiny)' \
+	  'make demo       ask a real server about pictures, sounds and videos' \
+	  'make serve      serve a checkpoint (CHECKPOINT=folder, default samples/demo_model)' \
 	  'make check      ruff, mypy, import contracts' \
 	  'make test       check, then every test that is not slow' \
 	  'make test-slow  the slow tests' \
 	  'make venv       only set up .venv (PYTHON=python3.11 chooses the interpreter)' \
-	  'make clean      remove caches, build output and the demo checkpoint; keeps .venv'
+	  'make clean      remove caches and build output; keeps .venv'
 
 venv: $(INSTALLED)
 
@@ -35,13 +35,10 @@ $(INSTALLED): pyproject.toml
 	fi
 	@touch $@
 
-.demo/tiny/config.json: $(wildcard serve_apps/checkpoint/*.py serve_apps/checkpoint/*.jinja) | $(INSTALLED)
-	$(BIN)/mmserve make-checkpoint .demo/tiny --size tiny
+demo: $(INSTALLED)
+	$(BIN)/python samples/demo.py --checkpoint $(CHECKPOINT)
 
-demo: $(INSTALLED) .demo/tiny/config.json
-	$(BIN)/python samples/demo.py --checkpoint .demo/tiny
-
-serve: $(INSTALLED) $(CHECKPOINT)/config.json
+serve: $(INSTALLED)
 	$(BIN)/mmserve serve $(CHECKPOINT)
 
 check: $(INSTALLED)
@@ -58,5 +55,5 @@ test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
 
 clean:
-	rm -rf .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -57,8 +57,8 @@ def _stored(folder: CheckpointFolder, model: Model, name: str) -> torch.Tensor:
     spec = attention.spec
     fused = folder.get_tensor(f"model.{stem}.qkv_proj.weight")
     rows = split_chunks(fused, spec, model.decoder.config.qkv_chunks)
-    parts = rows.split([spec.q_size, spec.k_size, spec.v_size])
-    return parts["qkv".index(kind)]
+    found: torch.Tensor = rows.split([spec.q_size, spec.k_size, spec.v_size])["qkv".index(kind)]
+    return found
 
 
 def main() -> None:
