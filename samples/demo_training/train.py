@@ -36,7 +36,7 @@ _CODEBOOK_SOUNDS = 1600
 _GENTLY = {"vision": 0.2, "hearing": 0.2, "picture_heads": 0.2}
 
 
-STEPS = {"vision": 4400, "ear": 900, "hearing": 700, "answers": 3000, "together": 600, "drafting": 500}
+STEPS = {"vision": 4400, "ear": 900, "hearing": 700, "answers": 3000, "together": 300, "drafting": 300}
 
 
 def stage_of(name: str, run: Run) -> Stage:
@@ -60,7 +60,8 @@ def stage_of(name: str, run: Run) -> Stage:
             train_encoders=True,
         )
     if name == "drafting":
-        return DraftingStage(steps, model_after("together", run), trained_tokenizer(run))
+        before = "together" if run.state_path("together").exists() else "answers"
+        return DraftingStage(steps, model_after(before, run), trained_tokenizer(run))
     raise ValueError(f"there is no stage {name!r}; there are {', '.join(STAGES)}")
 
 
