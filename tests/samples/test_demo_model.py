@@ -34,7 +34,7 @@ def test_its_card_says_what_was_measured() -> None:
 
 
 def test_it_answers_as_the_demo_shows() -> None:
-    """Through the service's own decoding, the whole way; where a CPU rounds otherwise, a few of the 12 may be off."""
+    """Through the service's own decoding, the whole way; on another CPU a few of the 12 may be off."""
 
     async def ask() -> list[bool]:
         asker = LocalAsker(FOLDER)
