@@ -56,7 +56,8 @@ class Decoder(nn.Module):
         filler = -rows % _row_step(_ROW_STEP)
         if filler:
             # One more conversation; what is routed in it is like the rest.
-            embedded = torch.cat([embedded, embedded[:filler].detach()])
+            again = torch.arange(filler, device=embedded.device) % rows
+            embedded = torch.cat([embedded, embedded.detach()[again]])
             lengths = [*lengths, filler]
         batch = Batch(self.config, lengths, embedded.device)
         kept = {-1: embedded}
