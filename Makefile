@@ -36,7 +36,7 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python samples/demo.py --checkpoint $(CHECKPOINT)
+	$(BIN)/python -m samples.demo --checkpoint $(CHECKPOINT)
 
 serve: $(INSTALLED)
 	$(BIN)/mmserve serve $(CHECKPOINT)

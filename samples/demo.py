@@ -1,6 +1,6 @@
 """What `make demo` runs: starts a server, asks about the sample media over HTTP, takes the server down.
 
-    python samples/demo.py --checkpoint samples/demo_model
+    python -m samples.demo --checkpoint samples/demo_model
 
 Every answer is compared with the right one. Exits with 0 when every question got an answer, right or wrong, else
 with 1, and shows the server's log.
@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from samples.demo_training.score import is_right
 from serve_apps.bench.server import ServerError, running_server
 
 MEDIA = Path(__file__).with_name("demo_media")
@@ -52,11 +53,6 @@ def media_part(modality: str, path: Path) -> dict:
     """The file as a part of a message. Its kind is left open on purpose: the server goes by the bytes."""
     data = base64.b64encode(path.read_bytes()).decode()
     return {"type": f"{modality}_url", f"{modality}_url": {"url": f"data:;base64,{data}"}}
-
-
-def is_right(answer: str, expected: str) -> bool:
-    """Word by word, whatever the case and the full stop."""
-    return answer.strip().rstrip(".").casefold() == expected.rstrip(".").casefold()
 
 
 def hold(url: str, model: str, conversation: dict) -> list[bool]:

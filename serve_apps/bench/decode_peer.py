@@ -110,8 +110,10 @@ def _probe(folder: Path, dtype: str, implementation: str) -> float:
 
 @torch.inference_mode()
 def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int, num_batch_tokens: int) -> float:
-    """Seconds of the long prefill. Both prompts are ready to be decoded afterwards, the sixteen alike: a prefill of
-    all at once needs tens of gigabytes at 4,096 tokens each.
+    """Seconds of the long prefill. Both prompts are ready to be decoded afterwards.
+
+    The sixteen share a prompt, as a prefill of all at once needs tens of gigabytes at 4,096 tokens each; their first
+    tokens differ, else all would choose the same experts.
     """
     model = _load(folder, dtype, implementation)
     _models.append(model)
@@ -122,7 +124,8 @@ def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int, num
     elapsed = time.perf_counter() - begin
     output = model(torch.tensor([prompt_ids(num_batch_tokens, 0)]), use_cache=True, logits_to_keep=1)
     output.cache.batch_repeat_interleave(BATCH)
-    output.logits = output.logits.repeat(BATCH, 1, 1)
+    firsts = torch.tensor([prompt_ids(BATCH, 1)]).T
+    output.logits = torch.nn.functional.one_hot(firsts, output.logits.shape[-1])
     _outputs["batch"] = output
     return elapsed
 

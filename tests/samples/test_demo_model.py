@@ -10,14 +10,26 @@ from typing import Any
 import pytest
 
 from samples.demo import MEDIA
-from samples.demo_training.askers import LocalAsker, Message, question
+from samples.demo_training.askers import LocalAsker
 from samples.demo_training.card import card, num_parameters, summary
+from samples.demo_training.cases import Case, MediaFile
+from samples.demo_training.evaluate import hold
+from samples.demo_training.scenes.base import Turn
 from samples.demo_training.score import is_right
 from serve_apps.bench.demo import REPORT
 
 FOLDER = Path(__file__).parents[2] / "samples" / "demo_model"
 EVALUATION: dict[str, Any] = json.loads((FOLDER / REPORT).read_text())
+CONVERSATIONS: list[dict[str, Any]] = json.loads((MEDIA / "questions.json").read_text())
 LEAST_RIGHT = 9
+
+
+async def said(asker: LocalAsker, asked: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The model's answers in one conversation of questions.json, and the right ones."""
+    turns = tuple(Turn(**turn, task="") for turn in asked["turns"])
+    files = tuple(MediaFile(modality=file["modality"], path=MEDIA / file["path"]) for file in asked["files"])
+    outcome = await hold(asker, Case(family=asked["family"], task="", number=0, turns=turns, files=files))
+    return outcome.answers, tuple(turn.answer for turn in turns)
 
 
 def test_it_is_small() -> None:
@@ -36,23 +48,14 @@ def test_its_card_says_what_was_measured() -> None:
 def test_it_answers_as_the_demo_shows() -> None:
     """Through the service's own decoding, the whole way; on another CPU a few of the 12 may be off."""
 
-    async def ask() -> list[bool]:
+    async def ask() -> int:
         asker = LocalAsker(FOLDER)
-        right = []
         try:
-            for conversation in json.loads((MEDIA / "questions.json").read_text()):
-                files = [(file["modality"], MEDIA / file["path"]) for file in conversation["files"]]
-                messages: list[Message] = []
-                for number, turn in enumerate(conversation["turns"]):
-                    messages.append(question(turn["question"], files if number == 0 else []))
-                    answer = await asker.ask(messages)
-                    messages.append({"role": "assistant", "content": answer.text})
-                    right.append(is_right(answer.text, turn["answer"]))
+            return sum([sum(map(is_right, *await said(asker, asked))) for asked in CONVERSATIONS])
         finally:
             await asker.close()
-        return right
 
-    assert sum(asyncio.run(ask())) >= LEAST_RIGHT
+    assert asyncio.run(ask()) >= LEAST_RIGHT
 
 
 def test_a_summary_has_figures_and_no_cases() -> None:
