@@ -112,8 +112,8 @@ def _probe(folder: Path, dtype: str, implementation: str) -> float:
 def _prefill(folder: Path, dtype: str, implementation: str, num_tokens: int, num_batch_tokens: int) -> float:
     """Seconds of the long prefill. Both prompts are ready to be decoded afterwards.
 
-    The sixteen share a prompt, as a prefill of all at once needs tens of gigabytes at 4,096 tokens each. Their first
-    tokens differ, else all would choose the same experts.
+    The sixteen share a prompt, as a prefill of all at once needs tens of gigabytes at 4,096 tokens each. Their
+    first tokens differ, else all would choose the same experts.
     """
     model = _load(folder, dtype, implementation)
     _models.append(model)
