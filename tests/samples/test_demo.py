@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_server_that_cannot_start_fails_the_demo_and_shows_why(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "samples/demo.py", "--checkpoint", str(tmp_path / "nothing")],
+        [sys.executable, "-m", "samples.demo", "--checkpoint", str(tmp_path / "nothing")],
         cwd=ROOT,
         capture_output=True,
         text=True,
